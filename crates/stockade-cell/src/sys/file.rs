@@ -1,0 +1,1 @@
+//! Opening and changing files relative to descriptors.

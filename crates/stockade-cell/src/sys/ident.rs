@@ -1,0 +1,1 @@
+//! Who a process is: ids, capabilities, namespaces, filters.

@@ -1,0 +1,98 @@
+//! Descriptors, pipes, sockets, polling.
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use super::{SysResult, check, check_int};
+
+/// Take ownership of a descriptor that this process was started with.
+///
+/// Call it once per number: the caller vouches that nothing else owns it.
+#[must_use]
+pub fn adopt(fd: RawFd) -> OwnedFd {
+    // SAFETY: the launcher's contract names descriptors 3 and 4; each is adopted once, at start.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// read(2).
+pub fn read(fd: BorrowedFd, buffer: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: the pointer and length describe `buffer`, which outlives the call.
+    let count = unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    check(count as libc::c_long).map(|n| n as usize)
+}
+
+/// write(2); may write less than asked.
+pub fn write(fd: BorrowedFd, buffer: &[u8]) -> SysResult<usize> {
+    // SAFETY: the pointer and length describe `buffer`, which outlives the call.
+    let count = unsafe { libc::write(fd.as_raw_fd(), buffer.as_ptr().cast(), buffer.len()) };
+    check(count as libc::c_long).map(|n| n as usize)
+}
+
+/// Write all of `buffer` to a blocking descriptor.
+pub fn write_all(fd: BorrowedFd, mut buffer: &[u8]) -> SysResult<()> {
+    while !buffer.is_empty() {
+        match write(fd, buffer) {
+            Ok(count) => buffer = buffer.get(count..).unwrap_or_default(),
+            Err(error) if error.0 == libc::EINTR => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Most descriptors that one READY frame carries (SCM_MAX_FD is 253; a plan passes out a handful of mounts).
+pub const MAX_FDS: usize = 16;
+
+/// Send all of `data` on a blocking stream socket, the descriptors with its first byte.
+pub fn send_with_fds(socket: BorrowedFd, data: &[u8], fds: &[BorrowedFd]) -> SysResult<()> {
+    let raw: Vec<RawFd> = fds.iter().take(MAX_FDS).map(AsRawFd::as_raw_fd).collect();
+    let payload = raw.len() * size_of::<RawFd>();
+    let mut control = [0_u64; 16]; // CMSG_SPACE(16 descriptors) is 80 bytes; u64 for its alignment
+    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: msghdr is plain data for which zero is valid; every pointer set below outlives the call, and
+    // the control buffer holds CMSG_SPACE(payload) bytes because of the cap above.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        if !raw.is_empty() {
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(payload as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(payload as u32) as _;
+            std::ptr::copy_nonoverlapping(raw.as_ptr().cast(), libc::CMSG_DATA(header), payload);
+        }
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+    };
+    let sent = check(sent as libc::c_long)? as usize;
+    write_all(socket, data.get(sent..).unwrap_or_default())
+}
+
+/// pipe2(2) with O_CLOEXEC and `flags`: the read end, then the write end.
+pub fn pipe(flags: libc::c_int) -> SysResult<(OwnedFd, OwnedFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    // SAFETY: the kernel fills the two numbers of `ends`.
+    check_int(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) })?;
+    let [read_end, write_end] = ends;
+    // SAFETY: both descriptors were just made for us and are owned by nobody else.
+    Ok(unsafe { (OwnedFd::from_raw_fd(read_end), OwnedFd::from_raw_fd(write_end)) })
+}
+
+/// Switch O_NONBLOCK.
+pub fn set_nonblocking(fd: BorrowedFd, on: bool) -> SysResult<()> {
+    // SAFETY: fcntl with integer arguments touches no memory of ours.
+    unsafe {
+        let flags = check_int(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
+        let wanted = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+        check_int(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted))?;
+    }
+    Ok(())
+}
+
+/// poll(2) for one descriptor; true when one of `events` (or an error or hang-up) is there.
+pub fn poll_one(fd: BorrowedFd, events: libc::c_short, timeout_ms: libc::c_int) -> SysResult<bool> {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    check_int(unsafe { libc::poll(&raw mut entry, 1, timeout_ms) }).map(|count| count > 0)
+}

@@ -1,0 +1,1 @@
+//! The mount API of Linux 5.2 and later.

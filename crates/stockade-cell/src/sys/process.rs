@@ -1,0 +1,1 @@
+//! Starting, signalling and reaping processes.
