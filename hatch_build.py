@@ -57,7 +57,9 @@ def compile_cell(crate: Path) -> Path:
     # The working directory matters: cargo reads .cargo/config.toml from there.
     finished = subprocess.run(command, cwd=crate, env=environment, check=False)
     if finished.returncode != 0:
-        raise SystemExit(f"stockade: cargo could not build {crate} (exit {finished.returncode}); its output is above.")
+        raise SystemExit(
+            f"stockade: cargo could not build {crate} (exit {finished.returncode}); its output is above."
+        )
     return target_dir / triple / "release" / "stockade-cell"
 
 
@@ -77,7 +79,9 @@ def check_cell(cell: Path) -> None:
     """Refuse a binary that needs the host's loader or libraries, or that has grown too large."""
     image = cell.read_bytes()
     if has_interpreter(image):
-        raise SystemExit(f"stockade: {cell} is not static; it could not start inside an image with another libc.")
+        raise SystemExit(
+            f"stockade: {cell} is not static; it could not start inside an image with another libc."
+        )
     if len(image) >= CELL_LIMIT_BYTES:
         raise SystemExit(f"stockade: {cell} has {len(image)} bytes; the limit is {CELL_LIMIT_BYTES}.")
 

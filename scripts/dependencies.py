@@ -12,9 +12,8 @@ from pathlib import Path
 def main() -> None:
     """Write one requirement a line."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    for requirement in [*project["dependencies"], *(line for extra in sys.argv[1:] for line in extras[extra])]:
-        print(requirement)
+    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in sys.argv[1:])]
+    print("\n".join(requirement for requirements in lists for requirement in requirements))
 
 
 if __name__ == "__main__":
