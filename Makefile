@@ -38,8 +38,7 @@ lint: setup ## Check style, layers, licences and Rust warnings
 	$(BIN)/ruff format --check .
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/python scripts/check_licences.py
-	cd $(CRATE) && cargo fmt --check
-	cd $(CRATE) && cargo clippy --quiet --locked --all-targets -- -D warnings # pedantic: Cargo.toml, [lints]
+	@scripts/lint_rust.sh
 
 type: setup ## Check types, strictly, in src, tests and scripts
 	$(BIN)/mypy

@@ -20,7 +20,13 @@ fi
 has_program() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null; }
 has_library() { [[ "$(PATH="$PATH:/usr/sbin:/sbin" ldconfig -p)" == *"$1"* ]]; }
 has_static_libc() { [ -e "$(gcc -print-file-name=libc.a 2>/dev/null || echo /none)" ]; }
-has_cargo() { command -v cargo >/dev/null || [ -x "$HOME/.cargo/bin/cargo" ]; }
+# A cargo that is new enough for the crate (its rust-version); Debian 12's plain `cargo` package is not.
+has_cargo() {
+    local wanted found
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' crates/stockade-cell/Cargo.toml)
+    found=$(PATH="$PATH:$HOME/.cargo/bin" cargo --version 2>/dev/null | cut -d' ' -f2)
+    [ -n "$found" ] && printf '%s\n' "$wanted" "$found" | sort -VC
+}
 
 # A python that an ordinary user can read too, and that starts in 7 ms: never one below a home directory.
 find_python() {
@@ -49,7 +55,7 @@ missing_packages() {
     has_cargo || rust_package
 }
 
-# Debian 12's plain `cargo` is too old for the crate; `cargo-web` is its current one.
+# `cargo-web` is Debian 12's current cargo; newer releases have it as `cargo`.
 rust_package() {
     if apt-cache show cargo-web >/dev/null 2>&1; then echo cargo-web; else echo cargo; fi
 }
