@@ -52,8 +52,19 @@ def compile_cell(crate: Path) -> Path:
     triple = f"{platform.machine()}-unknown-linux-gnu"
     target_dir = crate / "target"
     # Flags from the environment would replace those of .cargo/config.toml, and with them `crt-static`.
-    environment = {k: v for k, v in os.environ.items() if k not in {"RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"}}
-    command = [cargo, "build", "--release", "--locked", "--target", triple, "--target-dir", str(target_dir)]
+    environment = {
+        k: v for k, v in os.environ.items() if k not in {"RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"}
+    }
+    command = [
+        cargo,
+        "build",
+        "--release",
+        "--locked",
+        "--target",
+        triple,
+        "--target-dir",
+        str(target_dir),
+    ]
     # The working directory matters: cargo reads .cargo/config.toml from there.
     finished = subprocess.run(command, cwd=crate, env=environment, check=False)
     if finished.returncode != 0:
@@ -83,7 +94,9 @@ def check_cell(cell: Path) -> None:
             f"stockade: {cell} is not static; it could not start inside an image with another libc."
         )
     if len(image) >= CELL_LIMIT_BYTES:
-        raise SystemExit(f"stockade: {cell} has {len(image)} bytes; the limit is {CELL_LIMIT_BYTES}.")
+        raise SystemExit(
+            f"stockade: {cell} has {len(image)} bytes; the limit is {CELL_LIMIT_BYTES}."
+        )
 
 
 def has_interpreter(image: bytes) -> bool:
@@ -92,7 +105,9 @@ def has_interpreter(image: bytes) -> bool:
         raise SystemExit("stockade: cargo's output is not a 64-bit little-endian ELF file.")
     (table,) = struct.unpack_from("<Q", image, 32)
     size, count = struct.unpack_from("<HH", image, 54)
-    return any(struct.unpack_from("<I", image, table + i * size)[0] == PT_INTERP for i in range(count))
+    return any(
+        struct.unpack_from("<I", image, table + i * size)[0] == PT_INTERP for i in range(count)
+    )
 
 
 def install_beside_source(cell: Path, directory: Path) -> Path:

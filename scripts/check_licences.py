@@ -22,9 +22,13 @@ def main() -> int:
     """Print the offenders; 1 if there are any, or if a package says nothing."""
     licences = {d.name: _python_licence(d) for d in distributions()} | _crate_licences()
     problems = [
-        f"{name}: {said or 'declares no licence'}" for name, said in licences.items() if _refused(said)
+        f"{name}: {said or 'declares no licence'}"
+        for name, said in licences.items()
+        if _refused(said)
     ]
-    print("\n".join(sorted(problems)) or f"licences: {len(licences)} packages, none under GPL or AGPL")
+    print(
+        "\n".join(sorted(problems)) or f"licences: {len(licences)} packages, none under GPL or AGPL"
+    )
     return 1 if problems else 0
 
 

@@ -12,7 +12,10 @@ from pathlib import Path
 def main() -> None:
     """Write one requirement a line."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in sys.argv[1:])]
+    lists = [
+        project["dependencies"],
+        *(project["optional-dependencies"][extra] for extra in sys.argv[1:]),
+    ]
     print("\n".join(requirement for requirements in lists for requirement in requirements))
 
 

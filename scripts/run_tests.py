@@ -80,7 +80,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", dest="markers", default=CORE, help="pytest's marker expression")
     parser.add_argument("--once", action="store_true", help="only the first pass")
-    parser.add_argument("--may-be-empty", action="store_true", help="a pass without tests is no failure")
+    parser.add_argument(
+        "--may-be-empty", action="store_true", help="a pass without tests is no failure"
+    )
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest (after --)")
     return parser.parse_args()
 
@@ -198,7 +200,9 @@ def _read_outcome(name: str, status: int, report: Path) -> Outcome:
 def _print_summary(outcomes: list[Outcome]) -> None:
     print()
     for o in outcomes:
-        print(f"{o.name}: {o.passed} passed, {o.failed} failed, {o.skipped} skipped (exit {o.status})")
+        print(
+            f"{o.name}: {o.passed} passed, {o.failed} failed, {o.skipped} skipped (exit {o.status})"
+        )
     passed, failed, skipped = (
         sum(getattr(o, field) for o in outcomes) for field in ("passed", "failed", "skipped")
     )
@@ -230,7 +234,9 @@ def _ensure_user(name: str, *, subordinate: bool) -> str:
     if subordinate and not has_range:
         start = max([524288, *(end for _, end in _subordinate_ranges())])
         ids = f"{start}-{start + SUBORDINATE_COUNT - 1}"
-        subprocess.run(["/usr/sbin/usermod", "--add-subuids", ids, "--add-subgids", ids, name], check=True)
+        subprocess.run(
+            ["/usr/sbin/usermod", "--add-subuids", ids, "--add-subgids", ids, name], check=True
+        )
     return name
 
 

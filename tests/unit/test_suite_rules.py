@@ -62,6 +62,8 @@ def test_the_ordinary_user_has_a_private_directory() -> None:
         assert os.access(os.environ[name], os.W_OK)
 
 
-def test_state_is_kept_out_of_the_users_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_state_is_kept_out_of_the_users_directories(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """The product's state goes below pytest's own directory."""
     assert Path(os.environ["STOCKADE_STATE_DIR"]).is_relative_to(tmp_path_factory.getbasetemp())
