@@ -9,4 +9,22 @@ mod serve;
 mod sys;
 mod wire;
 
-fn main() {}
+const USAGE: &str = "stockade-cell is started by the stockade Python package:\n  \
+    stockade-cell launch     build a sandbox (plan on descriptor 3, owner's pidfd on 4)\n  \
+    stockade-cell --version\n";
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let code = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("launch"), None) => launch::run(),
+        (Some("--version"), None) => {
+            println!("stockade-cell {}", env!("CARGO_PKG_VERSION"));
+            0
+        }
+        _ => {
+            eprint!("{USAGE}");
+            2
+        }
+    };
+    std::process::exit(code);
+}

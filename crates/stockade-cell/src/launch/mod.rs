@@ -1,1 +1,270 @@
 //! Building the wall: reads the plan, applies it step by step, and turns into the cell.
+//!
+//! Two processes: the launcher keeps the host's rights, opens what lies outside and writes the id maps; the process
+//! that it clones into the new namespaces builds the inside and becomes the cell. The launcher exits before anything
+//! of the agent's runs. A step that fails ends both, and the host is told which.
+
+mod build;
+mod cgroup;
+mod error;
+mod report;
+mod seal;
+mod text;
+mod tree;
+mod user;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use self::build::Builder;
+use self::cgroup::Cgroups;
+use self::error::{AtStep, LaunchError, LaunchResult};
+use self::report::Phases;
+use self::tree::Trees;
+use crate::serve::Cell;
+use crate::sys::{file, ident, io};
+use crate::wire::frame::Decoder;
+use crate::wire::message::{FromCell, PROTOCOL_VERSION, Ready, Spawned};
+use crate::wire::plan::{LAUNCH, Launch, NONE};
+
+/// The control channel, and a pidfd of the owner: the numbers that the host starts us with.
+const CHANNEL: i32 = 3;
+const OWNER: i32 = 4;
+/// How long the host may take to send the plan.
+const PLAN_TIMEOUT_MS: i32 = 5_000;
+
+/// `stockade-cell launch`. Returns only when the launch failed.
+pub fn run() -> i32 {
+    let channel = io::adopt(CHANNEL);
+    let owner = io::adopt(OWNER);
+    match launch(&channel, owner) {
+        Ok(()) => 0,
+        Err(error) => {
+            report::fail(channel.as_fd(), &error);
+            1
+        }
+    }
+}
+
+fn launch(channel: &OwnedFd, owner: OwnedFd) -> LaunchResult<()> {
+    let mut phases = Phases::start();
+    let plan = receive(channel.as_fd())?;
+    phases.end("receive the plan");
+    let cell_owner = user::outside(&plan.identity.uid_map, plan.identity.cell_uid)
+        .filter(|_| plan.identity.become_uid != NONE);
+    let made = cgroup::make(&plan.cgroups, cell_owner);
+    let result = made.and_then(|cgroups| {
+        phases.end("cgroups");
+        clone_cell(channel, owner, &plan, cgroups, phases)
+    });
+    if result.is_err() {
+        cgroup::remove(&plan.cgroups);
+    }
+    result
+}
+
+/// Read exactly one LAUNCH frame.
+fn receive(channel: BorrowedFd) -> LaunchResult<Launch> {
+    const STEP: &str = "receive the plan";
+    let mut decoder = Decoder::default();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        if !io::poll_one(channel, libc::POLLIN, PLAN_TIMEOUT_MS).at(STEP, "poll")? {
+            return Err(LaunchError::check(STEP, "no plan arrived in time"));
+        }
+        let count = io::read(channel, &mut buffer).at(STEP, "read")?;
+        if count == 0 {
+            return Err(LaunchError::check(STEP, "the channel ended"));
+        }
+        decoder.feed(buffer.get(..count).unwrap_or_default());
+        let malformed = |error| LaunchError::check(STEP, format!("malformed plan: {error}"));
+        if let Some(raw) = decoder.next_raw().map_err(malformed)? {
+            if raw.kind != LAUNCH || !decoder.is_empty() {
+                return Err(LaunchError::check(STEP, "not a single LAUNCH frame"));
+            }
+            let plan = Launch::decode(&raw.body).map_err(malformed)?;
+            if plan.version != PROTOCOL_VERSION {
+                return Err(LaunchError::check(STEP, format!("protocol version {}", plan.version)));
+            }
+            return Ok(plan);
+        }
+    }
+}
+
+/// Clone the cell into its namespaces, write its maps, tell the host, and let it go.
+fn clone_cell(
+    channel: &OwnedFd,
+    owner: OwnedFd,
+    plan: &Launch,
+    cgroups: Cgroups,
+    mut phases: Phases,
+) -> LaunchResult<()> {
+    let privileged = plan.identity.become_uid != NONE;
+    // With the host's rights now, or by the cell under the user's own.
+    let trees = if privileged {
+        Trees::open_all(&plan.steps, &plan.identity)?
+    } else {
+        Trees::default()
+    };
+    phases.end("open host directories");
+    user::become_base(&plan.identity)?;
+    let (go_read, go_write) = io::pipe(0).at("clone", "pipe")?;
+    // Our sibling: when we exit, it is the host process's own child, which can wait for it.
+    let flags = plan.namespaces | u64::from(libc::CLONE_PARENT.unsigned_abs());
+    let forked = ident::fork(flags, cgroups.cell_directory()).at("clone", "clone3")?;
+    match forked {
+        ident::Forked::Child => {
+            drop(go_write);
+            if !io::read(go_read.as_fd(), &mut [0]).is_ok_and(|count| count == 1) {
+                ident::exit_now(1); // the launcher failed, and has told the host
+            }
+            drop(go_read);
+            phases.end("clone and map ids");
+            become_cell(channel, owner, plan, cgroups, trees, phases)
+        }
+        ident::Forked::Parent { pid, pidfd } => {
+            drop(go_read);
+            let spawned = FromCell::Spawned(Spawned { pid });
+            let ready = report::send(channel.as_fd(), &spawned, &[pidfd.as_fd()])
+                .at("clone", "tell the host")
+                .and_then(|()| user::write_maps(pid, &plan.identity));
+            match ready {
+                Ok(()) => io::write_all(go_write.as_fd(), b"g").at("clone", "go"),
+                Err(error) => {
+                    // It waits for a byte that will not come; killed, so that its cgroup can be removed.
+                    drop(ident::signal(pidfd.as_fd(), libc::SIGKILL));
+                    Err(error)
+                }
+            }
+        }
+    }
+}
+
+/// Inside the namespaces: build, seal, report, serve.
+fn become_cell(
+    channel: &OwnedFd,
+    owner: OwnedFd,
+    plan: &Launch,
+    cgroups: Cgroups,
+    trees: Trees,
+    phases: Phases,
+) -> ! {
+    let cell = build_and_seal(channel, owner, plan, cgroups, trees, phases);
+    match cell {
+        Ok(cell) => crate::serve::run(cell),
+        Err(error) => {
+            report::fail(channel.as_fd(), &error);
+            ident::exit_now(1)
+        }
+    }
+}
+
+fn build_and_seal(
+    channel: &OwnedFd,
+    owner: OwnedFd,
+    plan: &Launch,
+    cgroups: Cgroups,
+    mut trees: Trees,
+    mut phases: Phases,
+) -> LaunchResult<Cell> {
+    become_inside_root(plan)?;
+    // The namespace's root is the cgroup that we are in, so it can't be a flag of the clone that put us there.
+    ident::unshare(libc::CLONE_NEWCGROUP).at("cgroup namespace", "unshare")?;
+    if plan.identity.become_uid == NONE {
+        trees = Trees::open_all(&plan.steps, &plan.identity)?;
+        phases.end("open host directories");
+    }
+    let mut builder = Builder::new(&plan.identity, trees);
+    for (index, step) in plan.steps.iter().enumerate() {
+        builder.apply(index, step)?;
+    }
+    drop(builder);
+    phases.end("build the root file system");
+    let landlock = seal::landlock(plan)?;
+    let passed = open_passed(plan)?;
+    let listener = seal::drop_rights(plan)?;
+    phases.end("seal");
+    tell_ready(channel.as_fd(), plan, &listener, &passed, landlock.is_some(), phases)?;
+    let duplicate = channel.try_clone().map_err(|_| LaunchError::check("seal", "dup"))?;
+    Ok(Cell {
+        channel: duplicate,
+        owner,
+        identity: plan.identity.clone(),
+        work_cgroup: cgroups.work,
+        join_cgroups: cgroups.join,
+        landlock,
+        seccomp_child: plan.seccomp_child.0.clone(),
+        rlimits: plan.rlimits.clone(),
+        roots: plan.roots.clone(),
+        watch: plan.watch.clone(),
+    })
+}
+
+/// Where inside root is mapped, build as it: what is made belongs to root, not to the payload.
+fn become_inside_root(plan: &Launch) -> LaunchResult<()> {
+    let identity = &plan.identity;
+    if user::outside(&identity.uid_map, 0).is_none() {
+        return Ok(());
+    }
+    ident::set_groups(&[]).at("identity", "setgroups")?;
+    ident::set_gid(0).at("identity", "inside gid 0")?;
+    // A change from a non-root id to root 0 keeps the capabilities of the new namespace.
+    ident::set_uid(0).at("identity", "inside uid 0")
+}
+
+fn open_passed(plan: &Launch) -> LaunchResult<Vec<OwnedFd>> {
+    let open = |path: &String| {
+        let text = text::c_string("pass out mounts", path)?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        file::open_at(None, &text, flags, 0, libc::RESOLVE_NO_MAGICLINKS).at("pass out mounts", path)
+    };
+    plan.pass_out.iter().map(open).collect()
+}
+
+fn tell_ready(
+    channel: BorrowedFd,
+    plan: &Launch,
+    listener: &OwnedFd,
+    passed: &[OwnedFd],
+    landlock: bool,
+    phases: Phases,
+) -> LaunchResult<()> {
+    let mut names = vec!["seccomp".to_owned()];
+    names.extend(plan.pass_out.iter().cloned());
+    let mut fds = vec![listener.as_fd()];
+    fds.extend(passed.iter().map(AsFd::as_fd));
+    let ready = Ready {
+        version: PROTOCOL_VERSION,
+        protections: protections(plan, landlock),
+        timings: phases.times(),
+        fds: names,
+    };
+    report::send(channel, &FromCell::Ready(ready), &fds).at("ready", "tell the host")
+}
+
+/// What was put up; each was checked by the step that made it.
+fn protections(plan: &Launch, landlock: bool) -> Vec<String> {
+    let namespaces = [
+        (libc::CLONE_NEWUSER, "user namespace"),
+        (libc::CLONE_NEWNS, "mount namespace"),
+        (libc::CLONE_NEWPID, "pid namespace"),
+        (libc::CLONE_NEWNET, "network namespace"),
+        (libc::CLONE_NEWIPC, "ipc namespace"),
+        (libc::CLONE_NEWUTS, "uts namespace"),
+    ];
+    let mut list: Vec<String> = namespaces
+        .iter()
+        .filter(|(flag, _)| plan.namespaces & u64::from(flag.unsigned_abs()) != 0)
+        .map(|(_, name)| (*name).to_owned())
+        .collect();
+    list.push("cgroup namespace".to_owned());
+    list.push("no capabilities".to_owned());
+    list.push("no new privileges".to_owned());
+    list.push("seccomp".to_owned());
+    if landlock {
+        list.push(format!("landlock abi {}", ident::landlock_abi()));
+    }
+    if seal::separate_ids(&plan.identity) {
+        list.push("cell under its own uid".to_owned());
+    }
+    list
+}

@@ -1,0 +1,86 @@
+//! The sandbox's cgroup directories: made, limited and opened on the host side, before any right is dropped.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::chown;
+use std::path::Path;
+
+use super::error::{AtStep, LaunchError, LaunchResult};
+use super::text::c_string;
+use crate::sys::{Errno, file};
+use crate::wire::plan::{Cgroup, role};
+
+const STEP: &str = "cgroups";
+
+/// Open descriptors of what was made.
+#[derive(Debug, Default)]
+pub struct Cgroups {
+    /// cgroup2: the cell is born here.
+    pub cell: Option<OwnedFd>,
+    /// cgroup2: commands are born here.
+    pub work: Option<OwnedFd>,
+    /// v1: `cgroup.procs` of each hierarchy. The kernel checks a later write against who opened the file.
+    pub join: Vec<OwnedFd>,
+}
+
+/// Make and limit every directory of the plan. `owner` is the cell as the host sees it: it may move what it starts.
+pub fn make(plan: &[Cgroup], owner: Option<u32>) -> LaunchResult<Cgroups> {
+    let mut made = Cgroups::default();
+    for cgroup in plan {
+        make_one(cgroup, owner)?;
+        match cgroup.role {
+            role::CELL => made.cell = Some(open_directory(&cgroup.path)?),
+            role::WORK => made.work = Some(open_directory(&cgroup.path)?),
+            role::JOIN => made.join.push(open_procs(&cgroup.path)?),
+            _ => {}
+        }
+    }
+    Ok(made)
+}
+
+/// Remove what `make` made, deepest first; errors are left to the host, which collects by the sandbox's lock file.
+pub fn remove(plan: &[Cgroup]) {
+    for cgroup in plan.iter().rev() {
+        drop(fs::remove_dir(&cgroup.path));
+    }
+}
+
+fn make_one(cgroup: &Cgroup, owner: Option<u32>) -> LaunchResult<()> {
+    io(fs::create_dir(&cgroup.path), &cgroup.path)?;
+    for write in &cgroup.writes {
+        let path = format!("{}/{}", cgroup.path, write.file);
+        io(fs::write(&path, &write.value), &format!("{path} = {}", write.value))?;
+    }
+    // CLONE_INTO_CGROUP by the cell asks for write access to cgroup.procs of the target and of the common parent.
+    if let (Some(uid), role::PARENT | role::WORK) = (owner, cgroup.role) {
+        let procs = format!("{}/cgroup.procs", cgroup.path);
+        io(chown(Path::new(&procs), Some(uid), None), &procs)?;
+    }
+    Ok(())
+}
+
+fn open_directory(path: &str) -> LaunchResult<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    file::open_at(None, &c_string(STEP, path)?, flags, 0, 0).at(STEP, path)
+}
+
+fn open_procs(path: &str) -> LaunchResult<OwnedFd> {
+    let procs = format!("{path}/cgroup.procs");
+    file::open_at(None, &c_string(STEP, &procs)?, libc::O_WRONLY, 0, 0).at(STEP, &procs)
+}
+
+fn io<T>(result: std::io::Result<T>, detail: &str) -> LaunchResult<T> {
+    result.map_err(|error| LaunchError {
+        step: STEP.to_owned(),
+        errno: Errno(error.raw_os_error().unwrap_or(0)),
+        detail: detail.to_owned(),
+    })
+}
+
+impl Cgroups {
+    /// The cell's directory as CLONE_INTO_CGROUP takes it.
+    #[must_use]
+    pub fn cell_directory(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.cell.as_ref().map(AsFd::as_fd)
+    }
+}
