@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../crates/stockade-cell"
 
 for tool in fmt clippy; do
     cargo "$tool" --version >/dev/null 2>&1 || {
-        echo "lint: cargo $tool is missing (rustup component add rustfmt clippy, or Debian's rustfmt and rust-clippy)" >&2
+        echo "lint: cargo $tool is missing: rustup component add rustfmt clippy" >&2
         exit 1
     }
 done

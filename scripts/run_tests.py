@@ -251,4 +251,7 @@ def _subordinate_ranges() -> list[tuple[str, int]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

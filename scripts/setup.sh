@@ -68,7 +68,7 @@ install_system_packages() {
         say "installing system packages: $missing"
         apt-get update -qq
         # shellcheck disable=SC2086  # a list of words on purpose
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >&2
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends $missing >/dev/null
         missing=$(missing_packages | tr '\n' ' ')
         [ -z "$missing" ] || die "these packages are installed but do not give what they should: $missing"
     else
