@@ -63,7 +63,7 @@ wheel: setup ## Build a wheel into dist/ that installs without Rust, and try it
 test-services: setup ## Tests against real servers, clients and guests
 	$(BIN)/python scripts/run_tests.py -m services --once --may-be-empty -- --timeout=600 $(T)
 
-clean: ## Remove what was built: .venv, dist, target and caches
-	rm -rf .venv .setup.lock dist $(CRATE)/target src/stockade/_bin
+clean: ## Remove what was built: .venv, .peers, dist, target and caches
+	rm -rf .venv .peers .setup.lock dist $(CRATE)/target src/stockade/_bin
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
