@@ -356,6 +356,9 @@ class Watch:
 LAUNCH_LANDLOCK = 1
 #: `Launch.flags`: Landlock also scopes signals (single-id mode).
 LAUNCH_LANDLOCK_SIGNALS = 2
+#: `Launch.flags`: the outer user namespace maps only inside root (IPC sysctls belong to it); after the build a
+#: second one shows that id as `payload_uid`. Rootless with a single id. It needs user/max_user_namespaces=1.
+LAUNCH_INNER_USER = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

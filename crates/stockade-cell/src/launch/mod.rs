@@ -24,7 +24,7 @@ use crate::serve::Cell;
 use crate::sys::{file, ident, io};
 use crate::wire::frame::Decoder;
 use crate::wire::message::{FromCell, PROTOCOL_VERSION, Ready, Spawned};
-use crate::wire::plan::{LAUNCH, Launch, NONE};
+use crate::wire::plan::{LAUNCH, LAUNCH_INNER_USER, Launch, NONE};
 
 /// The control channel, and a pidfd of the owner: the numbers that the host starts us with.
 const CHANNEL: i32 = 3;
@@ -173,11 +173,16 @@ fn build_and_seal(
         trees = Trees::open_all(&plan.steps, &plan.identity)?;
         phases.end("open host directories");
     }
-    let mut builder = Builder::new(&plan.identity, trees);
+    let inner = plan.flags & LAUNCH_INNER_USER != 0;
+    let identity = user::builder(&plan.identity, inner);
+    let mut builder = Builder::new(&identity, trees);
     for (index, step) in plan.steps.iter().enumerate() {
         builder.apply(index, step)?;
     }
     drop(builder);
+    if inner {
+        user::enter_inner(&plan.identity)?;
+    }
     phases.end("build the root file system");
     let landlock = seal::landlock(plan)?;
     let passed = open_passed(plan)?;
@@ -205,7 +210,10 @@ fn become_inside_root(plan: &Launch) -> LaunchResult<()> {
     if user::outside(&identity.uid_map, 0).is_none() {
         return Ok(());
     }
-    ident::set_groups(&[]).at("identity", "setgroups")?;
+    // With a single id setgroups(2) is denied for good, and the user's own groups mean nothing that is mapped.
+    if plan.flags & LAUNCH_INNER_USER == 0 {
+        ident::set_groups(&[]).at("identity", "setgroups")?;
+    }
     ident::set_gid(0).at("identity", "inside gid 0")?;
     // A change from a non-root id to root 0 keeps the capabilities of the new namespace.
     ident::set_uid(0).at("identity", "inside uid 0")

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
 use super::error::{AtStep, LaunchError, LaunchResult};
-use crate::sys::{Errno, ident, io};
+use crate::sys::{Errno, file, ident, io, mount};
 use crate::wire::plan::{IdMap, Identity, MAP_HELPER, NONE};
 
 const STEP: &str = "identity";
@@ -127,4 +127,31 @@ pub fn mapped_namespace(identity: &Identity, uid: u32, gid: u32) -> LaunchResult
 fn open_namespace(pid: u32) -> LaunchResult<OwnedFd> {
     let path = format!("/proc/{pid}/ns/user");
     fs::File::open(&path).map(OwnedFd::from).map_err(|error| io_error(&error, &path))
+}
+
+/// Who builds, where an inner user namespace will show inside root as the payload: everything is root's until then.
+#[must_use]
+pub fn builder(identity: &Identity, inner: bool) -> Identity {
+    if !inner {
+        return identity.clone();
+    }
+    Identity { cell_uid: 0, cell_gid: 0, payload_uid: 0, payload_gid: 0, ..identity.clone() }
+}
+
+/// Enter the inner user namespace, in which root is the payload's id. Needs a writable /proc, which the sandbox's own
+/// is not, so one is mounted that nothing but this function sees.
+pub fn enter_inner(identity: &Identity) -> LaunchResult<()> {
+    const STEP: &str = "inner user namespace";
+    let proc = mount::NewFilesystem::open(c"proc").at(STEP, "fsopen")?;
+    let proc = proc.mount(0).at(STEP, "proc")?;
+    ident::unshare(libc::CLONE_NEWUSER).at(STEP, "unshare")?;
+    // Our /proc/self belongs to us only while we are dumpable; `seal` ends that before anything else runs.
+    ident::prctl(libc::PR_SET_DUMPABLE, 1).at(STEP, "dumpable")?;
+    for (file, inside) in
+        [(c"self/uid_map", identity.payload_uid), (c"self/gid_map", identity.payload_gid)]
+    {
+        let map = file::open_at(Some(proc.as_fd()), file, libc::O_WRONLY, 0, 0).at(STEP, "open map")?;
+        io::write_all(map.as_fd(), format!("{inside} 0 1\n").as_bytes()).at(STEP, "write map")?;
+    }
+    Ok(())
 }

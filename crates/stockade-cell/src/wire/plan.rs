@@ -17,6 +17,8 @@ pub const MAP_HELPER: u8 = 1;
 pub const LAUNCH_LANDLOCK: u32 = 1;
 /// `Launch.flags`: Landlock also scopes signals.
 pub const LAUNCH_LANDLOCK_SIGNALS: u32 = 2;
+/// `Launch.flags`: after the build, an inner user namespace shows inside root as the payload.
+pub const LAUNCH_INNER_USER: u32 = 4;
 
 /// `Cgroup.role`
 pub mod role {
