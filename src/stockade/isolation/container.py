@@ -6,15 +6,15 @@ and its cgroups.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
-from functools import lru_cache
 
 from stockade.errors import HostUnsupported
 from stockade.isolation import filesystem, images
-from stockade.isolation.cgroups import check_id, plan_cgroups
+from stockade.isolation.cgroups import plan_cgroups
 from stockade.isolation.grades import LimitGrade, check_grades
 from stockade.isolation.host import MINIMUM_KERNEL, RLIM_INFINITY, RLIMIT_NAMES, Host
-from stockade.isolation.ids import identity_for, is_single
+from stockade.isolation.ids import identity_for, is_single, needs_inner_user
 from stockade.isolation.plan import Plan, Template, with_own
 from stockade.isolation.seccomp import Program
 from stockade.isolation.workspaces import Inspected
@@ -24,6 +24,7 @@ from stockade.wire.launch import (
     ATTR_NODEV,
     ATTR_NOEXEC,
     ATTR_NOSUID,
+    LAUNCH_INNER_USER,
     LAUNCH_LANDLOCK,
     LAUNCH_LANDLOCK_SIGNALS,
     NO_MAP,
@@ -74,10 +75,9 @@ CPU_WATCH_MS = 60_000
 
 PAGE_BYTES = 4096
 
-#: Values of the user namespace. `max_user_namespaces=0` blocks nesting (kernel-facts 11); nothing makes the other
-#: kinds after /proc is mounted. The cell still needs one cgroup namespace, and mount namespaces are left alone.
+#: Values of the user namespace. Nothing makes these kinds after /proc is mounted; mount and cgroup namespaces are
+#: left alone.
 _USER_SYSCTLS = (
-    "user/max_user_namespaces=0",
     "user/max_pid_namespaces=0",
     "user/max_net_namespaces=0",
     "user/max_ipc_namespaces=0",
@@ -114,6 +114,10 @@ class ContainerWall:
         self._program = program
         self._template = Template(self._launch(inspected))
 
+    def cgroup_paths(self, sandbox_id: str) -> tuple[str, ...]:
+        """Return the cgroup directories of one sandbox: what a slot's owner must write down before they exist."""
+        return tuple(cgroup.path for cgroup in self._cgroups.for_sandbox(sandbox_id))
+
     def plan(self, slot: int, sandbox_id: str) -> Plan:
         """Return the plan of one sandbox."""
         identity = identity_for(self._host, self._policy.isolation.uid, slot)
@@ -144,24 +148,9 @@ class ContainerWall:
         )
 
 
-@lru_cache(maxsize=64)
-def _container_wall(
-    _digest: str, host: Host, program: Program, inspected: Inspected, policy: _ByDigest
-) -> ContainerWall:
-    return ContainerWall(policy.policy, host, program, inspected)
-
-
-class _ByDigest:
-    """Carries a policy past the cache's key: the digest beside it is what is compared."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByDigest)
+#: Walls kept by what they were planned from; a policy for each workspace is usual, so the oldest goes first.
+_walls: OrderedDict[tuple[str, str, Host, Inspected], ContainerWall] = OrderedDict()
+_MAX_WALLS = 64
 
 
 def wall_for(policy: Policy, host: Host, program: Program, inspected: Inspected) -> ContainerWall:
@@ -172,7 +161,13 @@ def wall_for(policy: Policy, host: Host, program: Program, inspected: Inspected)
     level = policy.isolation.level
     if level != "container":
         raise HostUnsupported(f"isolation level {level!r}", "Use level 'container'; others come with a later version.")
-    return _container_wall(policy.digest, host, program, inspected, _ByDigest(policy))
+    key = (policy.digest, program.digest, host, inspected)
+    wall = _walls.get(key)
+    if wall is None:
+        wall = _walls[key] = ContainerWall(policy, host, program, inspected)
+        if len(_walls) > _MAX_WALLS:
+            _walls.popitem(last=False)
+    return wall
 
 
 def check_host(policy: Policy, host: Host) -> None:
@@ -202,10 +197,11 @@ def check_host(policy: Policy, host: Host) -> None:
 
 
 def _flags(policy: Policy, host: Host) -> int:
+    inner = LAUNCH_INNER_USER if needs_inner_user(host, policy.isolation.uid) else 0
     if not policy.isolation.landlock:
-        return 0
+        return inner
     signals = is_single(host) and host.landlock_abi >= LANDLOCK_SIGNALS_ABI
-    return LAUNCH_LANDLOCK | (LAUNCH_LANDLOCK_SIGNALS if signals else 0)
+    return inner | LAUNCH_LANDLOCK | (LAUNCH_LANDLOCK_SIGNALS if signals else 0)
 
 
 def steps(policy: Policy, host: Host, inspected: Inspected) -> Iterator[Step]:
@@ -245,7 +241,9 @@ def sysctls(policy: Policy, host: Host) -> tuple[str, ...]:
     """Return the values written to the sandbox's own /proc/sys before it becomes read-only."""
     pages = max(1, policy.storage.sysv_bytes // PAGE_BYTES)
     shared = (f"kernel/shmall={pages}", f"kernel/shmmax={pages * PAGE_BYTES}")
-    return (*_USER_SYSCTLS, *_IPC_SYSCTLS, *shared, *_NET_SYSCTLS)
+    # Nesting is blocked (kernel-facts 11), but for the namespace that the launcher itself still makes.
+    nested = int(needs_inner_user(host, policy.isolation.uid))
+    return (f"user/max_user_namespaces={nested}", *_USER_SYSCTLS, *_IPC_SYSCTLS, *shared, *_NET_SYSCTLS)
 
 
 def rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:

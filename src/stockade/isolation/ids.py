@@ -110,11 +110,19 @@ def _sub_identity(host: Host, payload_uid: int) -> Identity:
     )
 
 
+def needs_inner_user(host: Host, payload_uid: int) -> bool:
+    """Say whether a second user namespace shows the single id as the payload's (wire.launch.LAUNCH_INNER_USER).
+
+    The outer one has to show it as root: IPC sysctls belong to inside root, and the wall is built as it.
+    """
+    return is_single(host) and payload_uid != 0
+
+
 def _single_identity(host: Host, payload_uid: int) -> Identity:
     """One id for both: seccomp and Landlock's signal scope stand between them instead (kernel-facts 7)."""
     return Identity(
-        uid_map=(IdMap(payload_uid, host.euid, 1),),
-        gid_map=(IdMap(payload_uid, host.egid, 1),),
+        uid_map=(IdMap(0, host.euid, 1),),
+        gid_map=(IdMap(0, host.egid, 1),),
         map_writer=MAP_SELF,
         become_uid=NO_BECOME,
         become_gid=NO_BECOME,

@@ -63,8 +63,9 @@ class Plan:
         """The sandbox that this plan is for."""
         return self.launch.sandbox_id
 
-    def encode(self) -> bytes:
-        """Return the LAUNCH frame."""
+    @property
+    def frame(self) -> bytes:
+        """The LAUNCH frame."""
         return self.template.encode(self.launch)
 
     def to_dict(self) -> dict[str, Any]:
