@@ -1,0 +1,261 @@
+"""`AsyncSandbox`: the public surface on asyncio; `Sandbox` is a thin bridge over it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from stockade.audit import operations
+from stockade.errors import StockadeError
+from stockade.isolation.grades import LimitGrade
+from stockade.policy import DEFAULT_POLICY, Policy, load_policy, policy_from
+from stockade.runtime.attempts import Attempts, Refusal
+from stockade.runtime.live import LiveSandbox, Residue
+from stockade.sandbox._door import Door, Identity
+from stockade.sandbox.commands import AsyncCommands
+from stockade.sandbox.files import AsyncFiles
+from stockade.sandbox.owner import Owner, Planned, prepared
+from stockade.sandbox.results import Limit
+
+Level = Literal["process", "container", "microvm"]
+PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
+
+#: A policy file is text that a person writes; the largest starter has 4 KiB.
+MAX_POLICY_BYTES = 1 << 20
+
+
+def new_id(prefix: str) -> str:
+    """Return an id of 20 hexadecimal digits: two of them meet in none of 2**40 sandboxes."""
+    return f"{prefix}-{secrets.token_hex(10)}"
+
+
+def policy_of(policy: PolicyLike, **overrides: object) -> Policy:
+    """Return the policy that is named: None is the built-in default, a path is read, a mapping is checked.
+
+    `overrides` replace single keys of `isolation`. Raises `PolicyError`.
+    """
+    if policy is None:
+        chosen = DEFAULT_POLICY
+    elif isinstance(policy, Policy):
+        chosen = policy
+    elif isinstance(policy, Mapping):
+        chosen = policy_from(dict(policy))
+    else:
+        chosen = _read_policy(Path(policy))
+    changed = {name: value for name, value in overrides.items() if value is not None}
+    if not changed:
+        return chosen
+    data = chosen.model_dump(mode="json", exclude_unset=True)
+    data["version"] = chosen.version
+    data["isolation"] = {**data.get("isolation", {}), **changed}
+    return policy_from(data)
+
+
+def _read_policy(path: Path) -> Policy:
+    with path.open("rb") as file:
+        return load_policy(file.read(MAX_POLICY_BYTES + 1), str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Protections:
+    """What a sandbox really got: the walls that the cell reported, and how well each limit holds here."""
+
+    level: Level
+    walls: tuple[str, ...]
+    limits: tuple[LimitGrade, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        limits = {entry.limit: {"grade": entry.grade, "by": entry.by} for entry in self.limits}
+        return {"level": self.level, "walls": list(self.walls), "limits": limits}
+
+
+class AsyncSandbox:
+    """One sandbox. Made by `create`; use it as an async context manager, or call `kill` at the end."""
+
+    def __init__(self, owner: Owner, policy: Policy, identity: Identity) -> None:
+        """Use `create`."""
+        self._owner = owner
+        self._attempts = Attempts(self._name_of_call, self._refused)
+        self._lifetime: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._killed: asyncio.Task[Residue] | None = None
+        self.policy = policy
+        #: the policy's plan, with the sandbox's own ids
+        self.plan: SandboxPlan
+        #: the runtime's side of the sandbox
+        self.live: LiveSandbox
+        #: the one function through which every operation goes
+        self.door = Door(identity, owner.writer.append)
+        self.commands = AsyncCommands(self)
+        self.files = AsyncFiles(self)
+
+    @classmethod
+    async def create(  # noqa: PLR0913 - E2B's signature
+        cls,
+        policy: PolicyLike = None,
+        *,
+        image: str | None = None,
+        level: Level | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the sandbox's life time, not this call's
+        session_id: str | None = None,
+        agent_id: str | None = None,
+        state_dir: str | None = None,
+    ) -> Self:
+        """Build a sandbox and wait until it is ready (some 4 ms).
+
+        `policy` is a `Policy`, a file's path, a mapping, or None for the built-in one; `image` and `level` replace
+        what it says. After `timeout` seconds the sandbox is ended. Raises `PolicyError`, `HostUnsupported`,
+        `ImageError`, `WorkspaceRefused` or `LaunchError`; then nothing is left behind.
+        """
+        chosen = policy_of(policy, image=image, level=level)
+        owner = await _owner(state_dir)
+        sandbox_id = new_id("sb")
+        identity = Identity(
+            sandbox_id,
+            session_id or new_id("se"),
+            agent_id or "",
+            chosen.isolation.level,
+        )
+        sandbox = cls(owner, chosen, identity)
+        await sandbox.door.call(
+            operations.SANDBOX_CREATE,
+            chosen.isolation.image,
+            {"policy": chosen.digest, "level": chosen.isolation.level},
+            sandbox._launch(sandbox_id),
+            lambda _: ("success", sandbox._creation_detail()),
+        )
+        if timeout is not None:
+            sandbox.set_timeout(timeout)
+        return sandbox
+
+    async def _launch(self, sandbox_id: str) -> None:
+        made = await prepared(self._owner, self.policy, sandbox_id)
+        self.plan = SandboxPlan(made)
+        self.live = await LiveSandbox.launch(made.plan, made.slot, self._attempts.add)
+        self._watcher = asyncio.get_running_loop().create_task(self._watch_end())
+
+    @property
+    def sandbox_id(self) -> str:
+        """The sandbox's id."""
+        return self.door.identity.sandbox_id
+
+    @property
+    def session_id(self) -> str:
+        """The session that it belongs to."""
+        return self.door.identity.session_id
+
+    @property
+    def protections(self) -> Protections:
+        """What was really put up, and each limit's grade on this host."""
+        return Protections(self.policy.isolation.level, self.live.protections, self.plan.grades)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Each phase of the creation in ms."""
+        return dict(self.live.timings)
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """The latest refused system calls, oldest first."""
+        return list(self._attempts.refused)
+
+    async def is_running(self) -> bool:
+        """Say whether commands can be started."""
+        return self.live.is_running
+
+    def set_timeout(self, timeout: float) -> None:
+        """End the sandbox in `timeout` seconds from now."""
+        if not timeout > 0:
+            raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
+        if self._lifetime is not None:
+            self._lifetime.cancel()
+        self._lifetime = asyncio.get_running_loop().call_later(timeout, self._start_kill, "timeout")
+
+    async def kill(self) -> None:
+        """End the sandbox and all in it, remove what it had, and wait until its records are on the disk. Idempotent."""
+        await asyncio.shield(self._start_kill("kill"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.kill()
+
+    def limits_met(self) -> list[Limit]:
+        """Say which storage of the sandbox is full."""
+        for descriptor in self.live.mounts.values():
+            space = os.statvfs(f"/proc/self/fd/{descriptor}")
+            if space.f_blocks and (space.f_bavail == 0 or (space.f_files and space.f_favail == 0)):
+                return ["disk"]
+        return []
+
+    def _start_kill(self, reason: str) -> asyncio.Task[Residue]:
+        if self._killed is None:
+            self._killed = asyncio.get_running_loop().create_task(self._kill(reason))
+        return self._killed
+
+    async def _kill(self, reason: str) -> Residue:
+        if self._lifetime is not None:
+            self._lifetime.cancel()
+        died = self.live.ended.is_set()
+        destroying = asyncio.get_running_loop().create_task(self.live.destroy())
+        await asyncio.sleep(0)
+        self._attempts.flush()
+        residue = await destroying
+        if not died:
+            self._record_end(operations.SANDBOX_DESTROY, residue, {"reason": reason})
+        await self._owner.writer.aflush()
+        return residue
+
+    async def _watch_end(self) -> None:
+        """Record an end that nobody asked for."""
+        await self.live.ended.wait()
+        if self._killed is None:
+            self._attempts.flush()
+            error = self.live.end
+            detail = error.to_dict() if isinstance(error, StockadeError) else {}
+            self._record_end(operations.SANDBOX_DIED, Residue(), detail)
+
+    def _record_end(self, operation: str, residue: Residue, detail: Mapping[str, Any]) -> None:
+        left = {"residue": [*residue.cgroups, *map(str, residue.processes)]} if residue else {}
+        result: Literal["success", "error"] = "error" if residue or operation == operations.SANDBOX_DIED else "success"
+        self.door.record(operation, self.sandbox_id, {}, result, 0, {**detail, **left})
+
+    def _refused(self, refusal: Refusal) -> None:
+        args = [hex(argument) for argument in refusal.args]
+        params = {"pid": refusal.pid, "program": refusal.program, "args": args, "count": refusal.count}
+        self.door.record(operations.SYSCALL_REFUSED, refusal.call, params, "denied", 0)
+
+    def _name_of_call(self, number: int, _arch: int) -> str:
+        return self.plan.call_names.get(number, f"syscall {number}")
+
+    def _creation_detail(self) -> dict[str, Any]:
+        timings = {name: round(ms, 3) for name, ms in self.timings.items()}
+        return {"protections": self.protections.to_dict(), "timings_ms": timings}
+
+
+class SandboxPlan:
+    """What the public surface needs of a plan."""
+
+    def __init__(self, made: Planned) -> None:
+        """Read it once."""
+        plan = made.plan
+        identity = plan.launch.identity
+        self.uid = identity.payload_uid
+        self.gid = identity.payload_gid
+        self.env = dict(plan.env)
+        self.grades = plan.grades
+        self.call_names = made.call_names
+        writable = [root.path for root in plan.launch.roots if root.writable]
+        self.cwd = "/workspace" if "/workspace" in writable else "/"
+
+
+async def _owner(state_dir: str | None) -> Owner:
+    known = Owner.known(state_dir)
+    return known or await asyncio.to_thread(Owner.of_this_process, state_dir)
