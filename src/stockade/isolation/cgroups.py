@@ -14,7 +14,14 @@ from stockade.errors import HostUnsupported
 from stockade.isolation.grades import LimitGrade
 from stockade.isolation.host import Host, V1Controller
 from stockade.policy import Limits
-from stockade.wire.launch import CGROUP_CELL, CGROUP_JOIN, CGROUP_PARENT, CGROUP_WORK, Cgroup, CgroupWrite
+from stockade.wire.launch import (
+    CGROUP_CELL,
+    CGROUP_JOIN,
+    CGROUP_PARENT,
+    CGROUP_WORK,
+    Cgroup,
+    CgroupWrite,
+)
 
 #: Our directory in each hierarchy; nothing outside one is ever killed or removed.
 DIRECTORY = "stockade"
@@ -72,7 +79,10 @@ def plan_cgroups(limits: Limits, host: Host) -> CgroupPlan:
         )
     on_v2 = frozenset(unified.controllers) if unified else frozenset[str]()
     on_v1 = {entry.name for entry in _v1_used(host)} - on_v2
-    template = (*(_unified(unified.base, limits, on_v2) if unified else ()), *_v1(host, limits, on_v1))
+    template = (
+        *(_unified(unified.base, limits, on_v2) if unified else ()),
+        *_v1(host, limits, on_v1),
+    )
     return CgroupPlan(template, _grades(on_v2, on_v1))
 
 
@@ -80,7 +90,9 @@ def _unified(base: str, limits: Limits, on: frozenset[str]) -> tuple[Cgroup, ...
     parent = f"{base}/{DIRECTORY}/{{id}}"
     above = []
     if on:
-        above.append(CgroupWrite("cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(on))))
+        above.append(
+            CgroupWrite("cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(on)))
+        )
     if "memory" in on:
         above.append(CgroupWrite("memory.max", str(limits.memory + CELL_MEMORY)))
     if "pids" in on:
@@ -148,19 +160,29 @@ def memory_high(limits: Limits) -> int:
 
 
 def _grades(on_v2: frozenset[str], on_v1: set[str]) -> tuple[LimitGrade, ...]:
-    def grade(limit: str, controller: str, v2_file: str, v1_file: str, otherwise: LimitGrade) -> LimitGrade:
+    def grade(
+        limit: str, controller: str, v2_file: str, v1_file: str, otherwise: LimitGrade
+    ) -> LimitGrade:
         if controller in on_v2:
             return LimitGrade(limit, "enforced", f"cgroup2 {v2_file}")
-        return LimitGrade(limit, "enforced", f"cgroup v1 {v1_file}") if controller in on_v1 else otherwise
+        return (
+            LimitGrade(limit, "enforced", f"cgroup v1 {v1_file}")
+            if controller in on_v1
+            else otherwise
+        )
 
     return (
-        grade("cpu", "cpu", "cpu.max", "cpu.cfs_quota_us", LimitGrade("cpu", "watched", _CPU_WATCHED)),
+        grade(
+            "cpu", "cpu", "cpu.max", "cpu.cfs_quota_us", LimitGrade("cpu", "watched", _CPU_WATCHED)
+        ),
         grade("memory", "memory", "memory.max", "memory.limit_in_bytes", _MEMORY_WATCHED),
         grade("processes", "pids", "pids.max", "pids.max", _PROCESSES_BY_RLIMIT),
     )
 
 
 _CPU_WATCHED = "the cell measures CPU time and ends what uses more"
-_MEMORY_WATCHED = LimitGrade("memory", "watched", "the cell sums resident memory; tmpfs sizes and rlimits are enforced")
+_MEMORY_WATCHED = LimitGrade(
+    "memory", "watched", "the cell sums resident memory; tmpfs sizes and rlimits are enforced"
+)
 # Counted for a user namespace since 5.14, so it is the sandbox's own (kernel-facts 11).
 _PROCESSES_BY_RLIMIT = LimitGrade("processes", "enforced", "RLIMIT_NPROC of the user namespace")

@@ -157,7 +157,9 @@ def is_empty(cgroups: Sequence[Cgroup]) -> bool:
     """Say whether no process is left in any of a sandbox's cgroups."""
     parents = [cgroup.path for cgroup in cgroups if cgroup.role == CGROUP_PARENT]
     joined = [cgroup.path for cgroup in cgroups if cgroup.role == CGROUP_JOIN]
-    return not any(_populated(path) for path in parents) and not any(_tasks(path) for path in joined)
+    return not any(_populated(path) for path in parents) and not any(
+        _tasks(path) for path in joined
+    )
 
 
 def _populated(path: str) -> bool:

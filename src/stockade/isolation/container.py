@@ -27,9 +27,7 @@ from stockade.wire.launch import (
     LAUNCH_INNER_USER,
     LAUNCH_LANDLOCK,
     LAUNCH_LANDLOCK_SIGNALS,
-    NO_MAP,
     OWNER_ROOT,
-    Bind,
     Devpts,
     Hostname,
     Launch,
@@ -94,8 +92,6 @@ _IPC_SYSCTLS = (
     "kernel/msgmni=64",
     "kernel/sem=250 32000 100 128",
 )
-#: Values of the network namespace: no ICMP sockets without a right.
-_NET_SYSCTLS = ("-net/ipv4/ping_group_range=1 0",)
 
 
 class ContainerWall:
@@ -144,7 +140,7 @@ class ContainerWall:
             rlimits=rlimits(policy, host),
             roots=filesystem.file_roots(policy),
             watch=_watch(policy, self.grades),
-            pass_out=("/", *writable, "/dev/shm"),  # noqa: S108 - a path inside
+            pass_out=("/", *writable, "/dev/shm"),
         )
 
 
@@ -160,7 +156,9 @@ def wall_for(policy: Policy, host: Host, program: Program, inspected: Inspected)
     """
     level = policy.isolation.level
     if level != "container":
-        raise HostUnsupported(f"isolation level {level!r}", "Use level 'container'; others come with a later version.")
+        raise HostUnsupported(
+            f"isolation level {level!r}", "Use level 'container'; others come with a later version."
+        )
     key = (policy.digest, program.digest, host, inspected)
     wall = _walls.get(key)
     if wall is None:
@@ -175,10 +173,13 @@ def check_host(policy: Policy, host: Host) -> None:
     need = ".".join(map(str, MINIMUM_KERNEL))
     if host.kernel < MINIMUM_KERNEL:
         have = ".".join(map(str, host.kernel))
-        raise HostUnsupported(f"killable system call notifications: kernel {have} is too old", f"Use {need} or newer.")
+        raise HostUnsupported(
+            f"killable system call notifications: kernel {have} is too old", f"Use {need} or newer."
+        )
     if host.max_user_namespaces == 0 or (not host.is_root and not host.userns_clone):
         raise HostUnsupported(
-            "user namespaces", "Run: sysctl -w user.max_user_namespaces=15000 kernel.unprivileged_userns_clone=1"
+            "user namespaces",
+            "Run: sysctl -w user.max_user_namespaces=15000 kernel.unprivileged_userns_clone=1",
         )
     if not host.is_root and host.apparmor_userns:
         raise HostUnsupported(
@@ -227,10 +228,12 @@ def _device_steps(policy: Policy) -> Iterator[Step]:
     else:
         yield Tmpfs("dev", "dev", 64 << 10, 64, 0o755, OWNER_ROOT, attrs)
     for name in DEVICES:
-        yield Bind(f"device {name}", f"/dev/{name}", f"dev/{name}", attrs, False, False, NO_MAP, NO_MAP)
+        yield images.bind(f"device {name}", f"/dev/{name}", f"dev/{name}", attrs)
     links = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
     for name, target in links.items():
-        yield Symlink(f"link dev/{name}", target if name == "fd" else f"/proc/self/{target}", f"dev/{name}")
+        yield Symlink(
+            f"link dev/{name}", target if name == "fd" else f"/proc/self/{target}", f"dev/{name}"
+        )
     yield Devpts("pts", PTYS)
     shm = policy.storage.shm
     shm_attrs = attrs | ATTR_NODEV
@@ -243,7 +246,7 @@ def sysctls(policy: Policy, host: Host) -> tuple[str, ...]:
     shared = (f"kernel/shmall={pages}", f"kernel/shmmax={pages * PAGE_BYTES}")
     # Nesting is blocked (kernel-facts 11), but for the namespace that the launcher itself still makes.
     nested = int(needs_inner_user(host, policy.isolation.uid))
-    return (f"user/max_user_namespaces={nested}", *_USER_SYSCTLS, *_IPC_SYSCTLS, *shared, *_NET_SYSCTLS)
+    return (f"user/max_user_namespaces={nested}", *_USER_SYSCTLS, *_IPC_SYSCTLS, *shared)
 
 
 def rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
@@ -275,7 +278,9 @@ def environment(policy: Policy) -> tuple[tuple[str, str], ...]:
     """Return the variables that every command gets; nothing of the host's is among them (R9)."""
     toolchains = [f"{path}/bin" for path in policy.filesystem.toolchains]
     own = {
-        "PATH": ":".join([*toolchains, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]),
+        "PATH": ":".join(
+            [*toolchains, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+        ),
         "HOME": images.home_of(policy),
         "LANG": "C.UTF-8",
     }
@@ -285,7 +290,9 @@ def environment(policy: Policy) -> tuple[tuple[str, str], ...]:
 def _watch(policy: Policy, grades: tuple[LimitGrade, ...]) -> Watch:
     watched = {entry.limit for entry in grades if entry.grade == "watched"}
     limited = [
-        workspace for workspace in policy.filesystem.workspaces if workspace.access == "rw" and workspace.limit
+        workspace
+        for workspace in policy.filesystem.workspaces
+        if workspace.access == "rw" and workspace.limit
     ]
     sizes = [workspace.limit.bytes or 0 for workspace in limited if workspace.limit]
     inodes = [workspace.limit.inodes or 0 for workspace in limited if workspace.limit]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from stockade.isolation.grades import LimitGrade
 from stockade.isolation.host import Host
-from stockade.isolation.images import READ_ONLY
+from stockade.isolation.images import READ_ONLY, bind
 from stockade.isolation.workspaces import Inspected
 from stockade.policy import Policy
 from stockade.wire.launch import (
@@ -21,7 +21,6 @@ from stockade.wire.launch import (
     NO_MAP,
     OWNER_PAYLOAD,
     OWNER_ROOT,
-    Bind,
     FileRoot,
     LandlockRule,
     Step,
@@ -29,16 +28,26 @@ from stockade.wire.launch import (
 )
 
 _WRITABLE = ATTR_NOSUID | ATTR_NODEV
-TMP = "/tmp"  # noqa: S108 - a path inside
+TMP = "/tmp"
 
 
 def storage_steps(policy: Policy) -> Iterator[Step]:
     """Return the private file systems: /tmp and the writable directories."""
     storage = policy.storage
-    yield Tmpfs("tmp", "tmp", storage.tmp.size_bytes, storage.tmp.inodes, 0o1777, OWNER_ROOT, _WRITABLE)
+    yield Tmpfs(
+        "tmp", "tmp", storage.tmp.size_bytes, storage.tmp.inodes, 0o1777, OWNER_ROOT, _WRITABLE
+    )
     for directory, share in zip(policy.filesystem.private_dirs, storage.dirs, strict=True):
         path = directory.path.lstrip("/")
-        yield Tmpfs(f"writable {path}", path, share.size_bytes, share.inodes, 0o755, OWNER_PAYLOAD, _WRITABLE)
+        yield Tmpfs(
+            f"writable {path}",
+            path,
+            share.size_bytes,
+            share.inodes,
+            0o755,
+            OWNER_PAYLOAD,
+            _WRITABLE,
+        )
 
 
 def workspace_steps(policy: Policy, host: Host, inspected: Inspected) -> Iterator[Step]:
@@ -47,12 +56,12 @@ def workspace_steps(policy: Policy, host: Host, inspected: Inspected) -> Iterato
     As root a workspace is mapped: its owner on disk is the payload inside. An ordinary user is the payload anyway.
     """
     for path in policy.filesystem.toolchains:
-        yield Bind(f"toolchain {path}", path, path.lstrip("/"), READ_ONLY, False, False, NO_MAP, NO_MAP)
+        yield bind(f"toolchain {path}", path, path.lstrip("/"), READ_ONLY)
     for workspace, facts in zip(policy.filesystem.workspaces, inspected.workspaces, strict=True):
         attrs = _WRITABLE if workspace.access == "rw" else READ_ONLY
-        uid, gid = (facts.uid, facts.gid) if host.is_root else (NO_MAP, NO_MAP)
+        owner = (facts.uid, facts.gid) if host.is_root else (NO_MAP, NO_MAP)
         target = workspace.target.lstrip("/")
-        yield Bind(f"workspace {target}", facts.source, target, attrs, False, False, uid, gid)
+        yield bind(f"workspace {target}", facts.source, target, attrs, owner=owner)
 
 
 def writable_paths(policy: Policy) -> tuple[str, ...]:
@@ -77,7 +86,7 @@ def landlock_rules(policy: Policy) -> tuple[LandlockRule, ...]:
     """Return the second wall for files: read everything that is mounted, write where the mounts allow it."""
     if policy.filesystem.mode == "independent":
         return (LandlockRule("/", LANDLOCK_WRITE), LandlockRule("/dev", LANDLOCK_DEVICE))
-    writable = (*writable_paths(policy), "/dev/shm")  # noqa: S108 - a path inside
+    writable = (*writable_paths(policy), "/dev/shm")
     return (
         LandlockRule("/", LANDLOCK_READ),
         LandlockRule("/dev", LANDLOCK_DEVICE),
@@ -91,6 +100,8 @@ def disk_grades(policy: Policy) -> tuple[LimitGrade, ...]:
     for workspace in policy.filesystem.workspaces:
         if workspace.access == "rw":
             known = workspace.limit is not None
-            why = "no quota for a user's own directory" + ("; the cell measures" if known else " and no limit named")
+            why = "no quota for a user's own directory" + (
+                "; the cell measures" if known else " and no limit named"
+            )
             grades.append(LimitGrade("workspace_disk", "watched" if known else "missing", why))
     return tuple(grades)

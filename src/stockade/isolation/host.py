@@ -196,7 +196,8 @@ def probe_host(root: str | Path = "/", system: System | None = None) -> Host:
         v1=tuple(_v1(tree, facts, mounts)),
         max_user_namespaces=tree.number("proc/sys/user/max_user_namespaces", 0),
         userns_clone=tree.number("proc/sys/kernel/unprivileged_userns_clone", 1) != 0,
-        apparmor_userns=tree.number("proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0) != 0,
+        apparmor_userns=tree.number("proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0)
+        != 0,
         subuid=_sub_ids(tree, "etc/subuid", user, facts.euid),
         subgid=_sub_ids(tree, "etc/subgid", user, facts.euid),
         newuidmap=tree.program("newuidmap"),
@@ -204,11 +205,16 @@ def probe_host(root: str | Path = "/", system: System | None = None) -> Host:
         overlay="overlay" in tree.text("proc/filesystems").split(),
         core_pattern=tree.text("proc/sys/kernel/core_pattern").strip(),
         pid_max=tree.number("proc/sys/kernel/pid_max", 32768),
-        cpus=max(1, tree.text("proc/cpuinfo").count("\nprocessor") + tree.text("proc/cpuinfo").startswith("processor")),
+        cpus=max(
+            1,
+            tree.text("proc/cpuinfo").count("\nprocessor")
+            + tree.text("proc/cpuinfo").startswith("processor"),
+        ),
         memory_bytes=int((tree.field("proc/meminfo", "MemTotal") or "0 kB").split()[0]) * 1024,
         container=_container(tree),
         proc_covered=any(
-            mount.point.startswith("/proc/") and not mount.point.startswith("/proc/sys/fs/binfmt_misc")
+            mount.point.startswith("/proc/")
+            and not mount.point.startswith("/proc/sys/fs/binfmt_misc")
             for mount in mounts
         ),
         libseccomp=facts.libseccomp,
@@ -225,11 +231,11 @@ ROOT_ENTRIES = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC_ENTRIES = tuple(
     f"etc/{name}"
     for name in (
-        "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
-        "fonts", "inputrc", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "java-25-openjdk", "ld.so.cache",
-        "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic", "magic.mime", "mime.types", "os-release",
-        "perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "profile", "protocols", "python3", "python3.11", "python3.12", "python3.13", "python3.14",
-        "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+        "alternatives", "ca-certificates", "crypto-policies", "fonts", "java-11-openjdk", "java-17-openjdk",
+        "java-21-openjdk", "java-25-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types",
+        "os-release", "perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "protocols",
+        "python3", "python3.11", "python3.12", "python3.13", "python3.14", "services", "ssl/cert.pem", "ssl/certs",
+        "ssl/openssl.cnf", "terminfo",
     )
 )  # fmt: skip
 #: What shows the kernel or the host through /proc, or acts on them; most is root's only, and masked all the same.
@@ -278,7 +284,7 @@ class _Tree:
             path = self.path(name)
             if path.is_symlink():
                 yield Entry(name, "link", os.readlink(path))
-            elif path.is_dir():
+            elif path.is_dir() and any(path.iterdir()):
                 yield Entry(name, "dir")
             elif path.is_file():
                 yield Entry(name, "file")
@@ -291,7 +297,13 @@ def _mounts(text: str) -> Iterator[Mount]:
         if separator and len(left) > 5 and len(right) > 1:  # noqa: PLR2004 - proc_pid_mountinfo(5)
             point = left[4].encode().decode("unicode_escape")
             super_options = right[2] if len(right) > 2 else ""  # noqa: PLR2004 - the options are the third field
-            yield Mount(left[3], point, right[0], frozenset(left[5].split(",")), frozenset(super_options.split(",")))
+            yield Mount(
+                left[3],
+                point,
+                right[0],
+                frozenset(left[5].split(",")),
+                frozenset(super_options.split(",")),
+            )
 
 
 def _cgroup2(tree: _Tree, facts: System, mounts: tuple[Mount, ...]) -> Cgroup2 | None:
@@ -312,7 +324,8 @@ def _delegated(tree: _Tree, facts: System, mount: str) -> str:
     A process may only be placed where the common ancestor is writable too (cgroups(7), delegation).
     """
     own = next(
-        (line[3:] for line in tree.text("proc/self/cgroup").splitlines() if line.startswith("0::")), "/"
+        (line[3:] for line in tree.text("proc/self/cgroup").splitlines() if line.startswith("0::")),
+        "/",
     )
     directory = mount + own.rstrip("/")
     best = directory

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stockade.errors import HostUnsupported
 from stockade.isolation.host import Host
-from stockade.wire.launch import MAP_HELPER, MAP_SELF, NO_BECOME, IdMap, Identity
+from stockade.wire.launch import MAP_HELPER, MAP_SELF, NO_BECOME, Identity, IdMap
 
 RANGE_BASE = 0x7740_0000
 RANGE_SIZE = 65_536
@@ -92,7 +92,7 @@ class _Around:
 
 
 def _sub_identity(host: Host, payload_uid: int) -> Identity:
-    """The payload is the user itself, so that files in workspaces are the user's; the cell is a subordinate id."""
+    """Make the payload the user itself, so that its files are the user's, and the cell a subordinate id."""
     uids = next(entry for entry in host.subuid if entry.count >= _SUB_IDS)
     gids = next(entry for entry in host.subgid if entry.count >= _SUB_IDS)
     return Identity(

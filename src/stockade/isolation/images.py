@@ -57,7 +57,9 @@ def check_independent(host: Host) -> None:
             "Run as root, or use mode 'workspace'.",
         )
     if not host.overlay:
-        raise HostUnsupported("file system mode 'independent': overlayfs is missing", "Run: modprobe overlay")
+        raise HostUnsupported(
+            "file system mode 'independent': overlayfs is missing", "Run: modprobe overlay"
+        )
     if host.kernel < OVERLAY_KERNEL:
         raise HostUnsupported(
             f"file system mode 'independent' on kernel {host.kernel[0]}.{host.kernel[1]}: removing a directory "
@@ -70,7 +72,9 @@ def check_mount_points(image: str, missing: tuple[str, ...]) -> None:
     """Raise `ImageError` for a read-only image that lacks directories; `missing` comes from `inspect_image`."""
     if missing:
         names = ", ".join("/" + name for name in missing)
-        raise ImageError(image, f"lacks the directories {names}, and they can't be made in a read-only image")
+        raise ImageError(
+            image, f"lacks the directories {names}, and they can't be made in a read-only image"
+        )
 
 
 def _host_root(policy: Policy, host: Host) -> Iterator[Step]:
@@ -83,7 +87,14 @@ def _host_root(policy: Policy, host: Host) -> Iterator[Step]:
     if policy.filesystem.mode == "independent":
         share = storage.overlay
         yield Overlay(
-            "image usr", "/usr", "usr", share.size_bytes, share.inodes, 0, 0, ATTR_NOSUID | ATTR_NODEV
+            "image usr",
+            "/usr",
+            "usr",
+            share.size_bytes,
+            share.inodes,
+            0,
+            0,
+            ATTR_NOSUID | ATTR_NODEV,
         )
     else:
         yield _bind("usr")
@@ -92,7 +103,7 @@ def _host_root(policy: Policy, host: Host) -> Iterator[Step]:
     owner = OWNER_PAYLOAD if policy.filesystem.mode == "independent" else OWNER_ROOT
     for path in ("home", "opt", "root", "run", "srv", "var", "var/lib", "workspace"):
         yield Mkdir(f"directory {path}", path, 0o755, owner)
-    yield Symlink("link var/tmp", "/tmp", "var/tmp")  # noqa: S108 - a path inside
+    yield Symlink("link var/tmp", "/tmp", "var/tmp")
     yield Symlink("link var/run", "/run", "var/run")
 
 
@@ -103,16 +114,30 @@ def _entry_step(entry: Entry) -> Step:
 
 
 def _bind(path: str) -> Bind:
-    return Bind(f"image {path}", f"/{path}", path, READ_ONLY, False, True, NO_MAP, NO_MAP)
+    return bind(f"image {path}", f"/{path}", path, READ_ONLY, optional=True)
+
+
+def bind(
+    name: str,
+    source: str,
+    path: str,
+    attrs: int,
+    *,
+    optional: bool = False,
+    owner: tuple[int, int] = (NO_MAP, NO_MAP),
+) -> Bind:
+    """Return the step that attaches one host file or directory, without what is mounted below it."""
+    uid, gid = owner
+    return Bind(
+        name, source, path, attrs, recursive=False, optional=optional, map_uid=uid, map_gid=gid
+    )
 
 
 def _directory_root(policy: Policy, host: Host) -> tuple[Step, ...]:
-    """An image directory keeps its own files; only what names the sandbox is synthetic, where it can be written."""
+    """Return the steps of an image directory, which keeps its own files where it can't be written."""
     share = policy.storage.overlay
     owner = 0 if host.is_root else NO_MAP
-    root = RootTree(
-        "root", policy.isolation.image, owner, owner, share.size_bytes, share.inodes
-    )
+    root = RootTree("root", policy.isolation.image, owner, owner, share.size_bytes, share.inodes)
     writable = share.size_bytes > 0
     return (root, *synthetic_files(policy)) if writable else (root,)
 
@@ -121,7 +146,7 @@ def home_of(policy: Policy) -> str:
     """Return HOME: the workspace where the payload can write it, else /tmp."""
     writable = {directory.path for directory in policy.filesystem.private_dirs}
     writable |= {entry.target for entry in policy.filesystem.workspaces if entry.access == "rw"}
-    return "/workspace" if "/workspace" in writable else "/tmp"  # noqa: S108 - a path inside
+    return "/workspace" if "/workspace" in writable else "/tmp"
 
 
 def synthetic_files(policy: Policy) -> tuple[WriteFile, ...]:
@@ -142,5 +167,6 @@ def synthetic_files(policy: Policy) -> tuple[WriteFile, ...]:
         "shells": "/bin/sh\n/bin/bash\n",
     }
     return tuple(
-        WriteFile(f"file etc/{name}", f"etc/{name}", 0o644, text.encode()) for name, text in contents.items()
+        WriteFile(f"file etc/{name}", f"etc/{name}", 0o644, text.encode())
+        for name, text in contents.items()
     )

@@ -27,7 +27,9 @@ class Template:
     def __init__(self, launch: Launch) -> None:
         """Encode all fields but a sandbox's own."""
         self.launch = launch
-        self._parts = [(name, codec, self._encode(name, codec)) for name, codec in fields_of(Launch)]
+        self._parts = [
+            (name, codec, self._encode(name, codec)) for name, codec in fields_of(Launch)
+        ]
 
     def encode(self, launch: Launch) -> bytes:
         """Return the frame of a launch made from this template; the same bytes as `wire.encode_launch`."""
@@ -96,7 +98,9 @@ class Plan:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, width=120, allow_unicode=True)
 
 
-def with_own(template: Launch, sandbox_id: str, identity: Identity, cgroups: tuple[Cgroup, ...]) -> Launch:
+def with_own(
+    template: Launch, sandbox_id: str, identity: Identity, cgroups: tuple[Cgroup, ...]
+) -> Launch:
     """Return a template's launch for one sandbox; the constructor itself, for `replace` takes six times as long."""
     return Launch(
         PROTOCOL_VERSION,
@@ -139,5 +143,3 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - plain data of any shape
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value
-
-

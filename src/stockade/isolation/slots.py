@@ -112,7 +112,9 @@ class Slots:
             os.pwrite(descriptor, content, 0)
             self._next = (number + 1) % self._count
             return Slot(number, descriptor)
-        raise HostUnsupported(f"more than {self._count} sandboxes at once", "Destroy some, or wait for them to end.")
+        raise HostUnsupported(
+            f"more than {self._count} sandboxes at once", "Destroy some, or wait for them to end."
+        )
 
     def collect(self) -> tuple[Collected, ...]:
         """Remove what dead owners left; call it once at start."""

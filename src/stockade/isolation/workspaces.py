@@ -58,7 +58,9 @@ def inspect_directories(policy: Policy, host: Host, state_dirs: Iterable[str] = 
     return Inspected(found, lacks)
 
 
-def inspect_workspace(workspace: Workspace, host: Host, state_dirs: tuple[str, ...]) -> DirectoryFacts:
+def inspect_workspace(
+    workspace: Workspace, host: Host, state_dirs: tuple[str, ...]
+) -> DirectoryFacts:
     """Look at one workspace; raises `WorkspaceRefused`."""
     source = workspace.source
     for kept in state_dirs:
@@ -66,7 +68,9 @@ def inspect_workspace(workspace: Workspace, host: Host, state_dirs: tuple[str, .
             raise WorkspaceRefused(source, f"Stockade keeps its own state in {kept}")
     facts = _facts(source, host)
     if not host.is_root and workspace.access == "rw" and facts.uid != host.euid:
-        raise WorkspaceRefused(source, "it belongs to another user, and files made in it could not be yours")
+        raise WorkspaceRefused(
+            source, "it belongs to another user, and files made in it could not be yours"
+        )
     if workspace.sockets == "allow":
         return facts
     complete = _scan_for_sockets(source)
@@ -77,7 +81,9 @@ def _facts(source: str, host: Host) -> DirectoryFacts:
     """Open without following a link in any component: a link could point elsewhere by the time it is mounted."""
     try:
         if str(Path(source).resolve(strict=True)) != source:
-            raise WorkspaceRefused(source, "its path leads through a symbolic link; name the real directory")
+            raise WorkspaceRefused(
+                source, "its path leads through a symbolic link; name the real directory"
+            )
         descriptor = os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
         raise WorkspaceRefused(source, "it is not a directory") from error
@@ -115,8 +121,9 @@ def _scan_for_sockets(source: str) -> bool:
                     waiting.append(entry.path)
                 elif _is_socket(entry):
                     raise WorkspaceRefused(
-                        source, f"it holds the socket {entry.path!r}, which a host service may answer; "
-                        "remove it, or say `sockets: allow`"
+                        source,
+                        f"it holds the socket {entry.path!r}, which a host service may answer; "
+                        "remove it, or say `sockets: allow`",
                     )
     return True
 
@@ -143,4 +150,6 @@ def _image_lacks(policy: Policy, image: str) -> tuple[str, ...]:
     places += [entry.target for entry in policy.filesystem.workspaces]
     places += list(policy.filesystem.toolchains)
     needed = (*MOUNT_POINTS, *(place.lstrip("/") for place in places))
-    return tuple(name for name in needed if (root / name).is_symlink() or not (root / name).is_dir())
+    return tuple(
+        name for name in needed if (root / name).is_symlink() or not (root / name).is_dir()
+    )

@@ -57,13 +57,9 @@ def _to_tuple(value: object) -> object:
 
 
 def check_text(value: str) -> str:
-    """Refuse control characters and text that is not Unicode (a lone surrogate)."""
-    if any(ord(char) < 0x20 or ord(char) == 0x7F for char in value):
-        raise ValueError("must not contain control characters")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("is not Unicode text") from error
+    """Refuse control characters, invisible ones that change how text reads, and lone surrogates."""
+    if any(not char.isprintable() for char in value):
+        raise ValueError("must not contain control or invisible characters")
     return value
 
 

@@ -110,14 +110,16 @@ class Filesystem(Model):
 def _check_target(path: str) -> None:
     if path == "/" or any(lies_under(path, reserved) for reserved in RESERVED):
         raise ValueError(f"{path}: this place belongs to the sandbox's own system")
-    if lies_under("/tmp", path) or lies_under(path, "/tmp"):  # noqa: S108 - a target inside, not a file here
+    if lies_under("/tmp", path) or lies_under(path, "/tmp"):
         raise ValueError(f"{path}: /tmp is the sandbox's own")
 
 
 def _check_toolchain(path: str) -> None:
     home_itself = path.startswith("/home/") and path.count("/") == 2  # noqa: PLR2004 - "/home/name"
     if path in _TOO_WIDE or home_itself or any(lies_under(path, kept) for kept in RESERVED):
-        raise ValueError(f"toolchains: {path} is not one toolchain; name the directory that holds it")
+        raise ValueError(
+            f"toolchains: {path} is not one toolchain; name the directory that holds it"
+        )
 
 
 def _check_apart(paths: list[str]) -> None:

@@ -35,7 +35,7 @@ class Isolation(Model):
     allow: Listed[SyscallName] = ()
     deny: Listed[SyscallName] = ()
     #: variables that every command gets besides PATH, HOME and LANG, which they may replace
-    env: dict[EnvName, Text] = {}
+    env: dict[EnvName, Text] = Field(default_factory=dict)
     #: Landlock as the second wall for files; the host must have it
     landlock: bool = True
 

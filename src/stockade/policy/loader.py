@@ -18,9 +18,13 @@ def load_policy(text: str | bytes, source: str = "policy") -> Policy:
     """Read a policy file's text; `source` names it in errors. Raises `PolicyError` with each problem's place."""
     document = read_yaml(text, source)
     if not isinstance(document.data, dict):
-        raise PolicyError((_problem("must be a mapping that starts with 'version: 1'", (), document),), source)
+        raise PolicyError(
+            (_problem("must be a mapping that starts with 'version: 1'", (), document),), source
+        )
     if "version" not in document.data:
-        raise PolicyError((_problem("is missing; write 'version: 1'", ("version",), document),), source)
+        raise PolicyError(
+            (_problem("is missing; write 'version: 1'", ("version",), document),), source
+        )
     return _validate(document.data, source, document)
 
 
@@ -42,7 +46,10 @@ def _problem(message: str, location: Location, document: Document) -> PolicyProb
     place = document.place(location)
     path = ".".join(str(part) for part in location)
     return PolicyProblem(
-        path, message, None if place is None else place.line, None if place is None else place.column
+        path,
+        message,
+        None if place is None else place.line,
+        None if place is None else place.column,
     )
 
 

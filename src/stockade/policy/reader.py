@@ -78,7 +78,9 @@ def _compose(text: str) -> yaml.Node | None:
             depth -= 1
         aliases += isinstance(event, yaml.AliasEvent)
         if depth > MAX_DEPTH or aliases > MAX_ALIASES:
-            what = f"more than {MAX_ALIASES} aliases" if aliases > MAX_ALIASES else "nested too deeply"
+            what = (
+                f"more than {MAX_ALIASES} aliases" if aliases > MAX_ALIASES else "nested too deeply"
+            )
             raise yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
@@ -95,7 +97,9 @@ class _Builder:
     def build(self, node: yaml.Node, location: Location, depth: int) -> Any:  # noqa: ANN401 - YAML holds any value
         self._values += 1
         if self._values > MAX_VALUES or depth > MAX_DEPTH:
-            raise self._error(node, f"expands to more than {MAX_VALUES} values or {MAX_DEPTH} levels")
+            raise self._error(
+                node, f"expands to more than {MAX_VALUES} values or {MAX_DEPTH} levels"
+            )
         mark = node.start_mark
         self._document.places.setdefault(location, Place(mark.line + 1, mark.column + 1))
         if isinstance(node, yaml.MappingNode):
@@ -104,7 +108,8 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             self._check_tag(node, "tag:yaml.org,2002:seq")
             return tuple(
-                self.build(item, (*location, index), depth + 1) for index, item in enumerate(node.value)
+                self.build(item, (*location, index), depth + 1)
+                for index, item in enumerate(node.value)
             )
         return self._scalar(node)
 

@@ -62,8 +62,13 @@ def divide(limits: Limits, files: Filesystem) -> Storage:
     left = disk - ROOT_BYTES - limits.shm_bytes - sysv - tmp - sum(size or 0 for size in named)
     share = left // sharers if sharers else 0
     if left < 0 or (sharers and share < SHARE_FLOOR):
-        raise ValueError(f"disk: {disk} bytes are too few for /tmp, /dev/shm and the writable directories")
-    inodes = max(SHARE_FLOOR >> 10, (limits.inodes - ROOT_INODES - SHM_INODES) // (len(named) + 1 + independent))
+        raise ValueError(
+            f"disk: {disk} bytes are too few for /tmp, /dev/shm and the writable directories"
+        )
+    inodes = max(
+        SHARE_FLOOR >> 10,
+        (limits.inodes - ROOT_INODES - SHM_INODES) // (len(named) + 1 + independent),
+    )
     return Storage(
         root=Share(ROOT_BYTES, ROOT_INODES),
         shm=Share(limits.shm_bytes, SHM_INODES),

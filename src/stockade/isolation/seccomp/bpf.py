@@ -110,7 +110,9 @@ def _block(rule: CallRule) -> list[tuple[int, int, int, int]]:
         tests = _tests(case.conditions)
         block += tests
         block.append((RETURN, 0, 0, case.result))
-    block.append((JUMP, 0, 0, _TO_END) if rule.otherwise is None else (RETURN, 0, 0, rule.otherwise))
+    block.append(
+        (JUMP, 0, 0, _TO_END) if rule.otherwise is None else (RETURN, 0, 0, rule.otherwise)
+    )
     return block
 
 
@@ -144,7 +146,9 @@ def _condition(condition: Condition) -> list[tuple[int, int, int, int]]:
         load.append((AND, 0, 0, condition.mask))
     count = len(condition.values)
     if condition.negated:
-        tests = [(JUMP_EQUAL, count - index, 0, value) for index, value in enumerate(condition.values)]
+        tests = [
+            (JUMP_EQUAL, count - index, 0, value) for index, value in enumerate(condition.values)
+        ]
         return [*load, *tests, (JUMP, 0, 0, 1), (JUMP, 0, 0, 0)]
     tests = [(JUMP_EQUAL, count - index, 0, value) for index, value in enumerate(condition.values)]
     return [*load, *tests, (JUMP, 0, 0, 0)]
@@ -153,6 +157,8 @@ def _condition(condition: Condition) -> list[tuple[int, int, int, int]]:
 def _link(block: list[tuple[int, int, int, int]], behind: int) -> list[tuple[int, int, int, int]]:
     last = len(block) - 1
     return [
-        (code, jt, jf, behind + last - index) if code == JUMP and k == _TO_END else (code, jt, jf, k)
+        (code, jt, jf, behind + last - index)
+        if code == JUMP and k == _TO_END
+        else (code, jt, jf, k)
         for index, (code, jt, jf, k) in enumerate(block)
     ]

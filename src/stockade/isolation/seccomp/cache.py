@@ -18,10 +18,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stockade.isolation.seccomp.compiler import COMPILER_VERSION, Compiled, Notified, compile_programs
+from stockade.errors import HostUnsupported
+from stockade.isolation.seccomp.compiler import (
+    COMPILER_VERSION,
+    Compiled,
+    Notified,
+    compile_programs,
+)
 from stockade.isolation.seccomp.numbers import ARCHITECTURES, NEWER_CALLS
 from stockade.isolation.seccomp.profile import profile_text, read_profile
-from stockade.errors import HostUnsupported
 
 #: Programs are at most 4096 instructions of 8 bytes, three of them, in base64.
 MAX_ENTRY_BYTES = 256 * 1024
@@ -79,7 +84,9 @@ def _digest(name: str, allow: tuple[str, ...], deny: tuple[str, ...], arch: str)
 
 
 def _program(compiled: Compiled, digest: str, name: str) -> Program:
-    return Program(compiled.main, compiled.child, compiled.child_single, compiled.notified, digest, name)
+    return Program(
+        compiled.main, compiled.child, compiled.child_single, compiled.notified, digest, name
+    )
 
 
 def _path(cache_dir: Path, digest: str) -> Path:
@@ -113,7 +120,10 @@ def _is_ours(facts: os.stat_result) -> bool:
 
 def _store(cache_dir: Path, program: Program) -> None:
     """Write an entry beside its final name and rename it; a cache that can't be written is only slower."""
-    blobs = {key: base64.b64encode(getattr(program, key)).decode() for key in ("main", "child", "child_single")}
+    blobs = {
+        key: base64.b64encode(getattr(program, key)).decode()
+        for key in ("main", "child", "child_single")
+    }
     body = json.dumps({**blobs, "notified": [asdict(entry) for entry in program.notified]}).encode()
     checksum = hashlib.sha256(program.digest.encode() + body).hexdigest().encode()
     with contextlib.suppress(OSError):
@@ -122,7 +132,7 @@ def _store(cache_dir: Path, program: Program) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(checksum + b"\n" + body)
-            os.replace(temporary, _path(cache_dir, program.digest))  # noqa: PTH105 - one rename(2), on a str
+            os.replace(temporary, _path(cache_dir, program.digest))
         except OSError:
-            os.unlink(temporary)  # noqa: PTH108 - the name is a str
+            os.unlink(temporary)
             raise

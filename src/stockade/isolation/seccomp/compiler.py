@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import cast
 
 from stockade.errors import HostUnsupported, PolicyError, PolicyProblem
 from stockade.isolation.seccomp.bpf import (
@@ -86,25 +87,31 @@ def _library() -> ModuleType:
         import pyseccomp  # noqa: PLC0415 - 17 ms (it looks for the library), and not needed when the cache holds
     except (ImportError, RuntimeError, OSError) as error:
         raise HostUnsupported(
-            "system call filters: libseccomp cannot be loaded", "Install libseccomp2 (Debian) or libseccomp."
+            "system call filters: libseccomp cannot be loaded",
+            "Install libseccomp2 (Debian) or libseccomp.",
         ) from error
-    return pyseccomp
+    return cast("ModuleType", pyseccomp)
 
 
 def _main(profile: Profile, arch: Architecture, numbers: _Numbers) -> bytes:
     ruled = {rule.call for rule in profile.rules}
-    listed = [(call, group.action) for group in profile.groups for call in group.calls if call not in ruled]
+    listed = [
+        (call, group.action)
+        for group in profile.groups
+        for call in group.calls
+        if call not in ruled
+    ]
     ours = [(call, action) for call, action in listed if numbers.by_library(call) is None]
     rules = _call_rules(profile.rules, numbers) + _constant_rules(ours, numbers)
     theirs = [(call, action) for call, action in listed if numbers.by_library(call) is not None]
-    return _join(rules, _list_program(theirs, ENOSYS, arch, numbers), arch)
+    return _join(rules, _list_program(theirs, ENOSYS, numbers), arch)
 
 
 def _child(rules: Sequence[Rule], arch: Architecture, numbers: _Numbers) -> bytes:
     constant = [(rule.call, rule.otherwise) for rule in rules if not rule.cases and rule.otherwise]
     by_argument = [rule for rule in rules if rule.cases]
     return _join(
-        _call_rules(by_argument, numbers), _list_program(constant, RET_ALLOW, arch, numbers), arch
+        _call_rules(by_argument, numbers), _list_program(constant, RET_ALLOW, numbers), arch
     )
 
 
@@ -124,9 +131,7 @@ def _constant_rules(calls: Sequence[tuple[str, Action]], numbers: _Numbers) -> l
     return [CallRule(number, (), action.result) for number, action in found if number is not None]
 
 
-def _list_program(
-    calls: Sequence[tuple[str, Action]], default: int, arch: Architecture, numbers: _Numbers
-) -> bytes:
+def _list_program(calls: Sequence[tuple[str, Action]], default: int, numbers: _Numbers) -> bytes:
     """Compile a list of calls with libseccomp, as a binary tree (half the cost of a chain, kernel-facts 16)."""
     library = numbers.library
     table = library.SyscallFilter(default)
@@ -155,20 +160,30 @@ def _join(rules: Sequence[CallRule], program: bytes, arch: Architecture) -> byte
     head = assemble(rules, arch.audit, refuse_x32=arch.has_x32, enosys=ENOSYS)
     joined = head + program
     if len(joined) // INSTRUCTION.size > MAX_INSTRUCTIONS:
-        problem = PolicyProblem("isolation.profile", "compiles to more instructions than the kernel takes")
+        problem = PolicyProblem(
+            "isolation.profile", "compiles to more instructions than the kernel takes"
+        )
         raise PolicyError((problem,), "profile")
     return joined
 
 
 def _notified(profile: Profile, numbers: _Numbers) -> tuple[Notified, ...]:
     found = [
-        (call, group.action) for group in profile.groups for call in group.calls if group.action.kind == "notify"
+        (call, group.action)
+        for group in profile.groups
+        for call in group.calls
+        if group.action.kind == "notify"
     ]
     for rule in profile.rules:
         actions = [case.action for case in rule.cases] + [rule.otherwise or Action("allow")]
         found += [(rule.call, action) for action in actions if action.kind == "notify"]
     known = [(numbers.number(call), call, action.weight) for call, action in found]
-    return tuple(sorted((Notified(nr, call, weight) for nr, call, weight in known if nr is not None), key=_by_number))
+    return tuple(
+        sorted(
+            (Notified(nr, call, weight) for nr, call, weight in known if nr is not None),
+            key=_by_number,
+        )
+    )
 
 
 def _by_number(notified: Notified) -> int:

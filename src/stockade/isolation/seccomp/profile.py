@@ -91,8 +91,20 @@ class Profile:
             for group in self.groups
         )
         extra = (
-            Group("allowed by the policy", Action("allow"), "The policy names them.", allow, locked=False),
-            Group("denied by the policy", Action("notify", weight=2), "The policy names them.", deny, locked=False),
+            Group(
+                "allowed by the policy",
+                Action("allow"),
+                "The policy names them.",
+                allow,
+                locked=False,
+            ),
+            Group(
+                "denied by the policy",
+                Action("notify", weight=2),
+                "The policy names them.",
+                deny,
+                locked=False,
+            ),
         )
         rules = tuple(rule for rule in self.rules if rule.call not in deny)
         return replace(self, groups=kept + extra, rules=rules)
@@ -106,13 +118,19 @@ class Profile:
             if name in ruled:
                 problems.append(PolicyProblem(where, f"{name} is decided by its arguments already"))
             elif name not in known:
-                problems.append(PolicyProblem(where, f"{name} is not a system call that this profile knows"))
+                problems.append(
+                    PolicyProblem(where, f"{name} is not a system call that this profile knows")
+                )
             elif known[name].locked:
-                problems.append(PolicyProblem(where, f"{name} can't be allowed: {known[name].reason}"))
+                problems.append(
+                    PolicyProblem(where, f"{name} can't be allowed: {known[name].reason}")
+                )
         return problems
 
     def _deny_problems(self, names: tuple[str, ...]) -> list[PolicyProblem]:
-        known = {call for group in self.groups for call in group.calls} | {rule.call for rule in self.rules}
+        known = {call for group in self.groups for call in group.calls} | {
+            rule.call for rule in self.rules
+        }
         where = "isolation.deny"
         return [
             PolicyProblem(where, f"{name} is not a system call that this profile knows")
@@ -140,7 +158,9 @@ def profile_text(name: str) -> str:
     """Return a template's text; raises `PolicyError` if there is none of that name."""
     file = resources.files(__package__).joinpath(f"{name}.toml")
     if not name.replace("-", "").replace("_", "").isalnum() or not file.is_file():
-        raise PolicyError((PolicyProblem("isolation.profile", f"there is no profile {name!r}"),), "policy")
+        raise PolicyError(
+            (PolicyProblem("isolation.profile", f"there is no profile {name!r}"),), "policy"
+        )
     return file.read_text(encoding="utf-8")
 
 
@@ -176,7 +196,8 @@ def _rule(data: dict[str, Any]) -> Rule:
         data.pop("call"),
         data.pop("reason"),
         tuple(
-            RuleCase(tuple(map(_condition, case.pop("when"))), _action(case)) for case in data.pop("cases", ())
+            RuleCase(tuple(map(_condition, case.pop("when"))), _action(case))
+            for case in data.pop("cases", ())
         ),
         None if otherwise is None else _action(otherwise),
     )
