@@ -1,9 +1,30 @@
 //! The agent inside the sandbox: an event loop that starts commands, moves their output and works on files.
+//!
+//! It builds no wall (`launch` did) and decides nothing that the policy decides; it can be asked only over its channel.
+
+mod channel;
+mod child;
+mod command;
+mod commands;
+mod confinement;
+mod event;
+mod event_loop;
+mod input;
+mod output;
+mod processes;
+mod refusal;
+mod resolve;
+mod spawn;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 use std::os::fd::OwnedFd;
 
+use crate::sys::{ident, process};
 use crate::wire::message::Rlimit;
 use crate::wire::plan::{FileRoot, Identity, Watch};
+use event_loop::EventLoop;
 
 /// What the launcher leaves to the cell. All descriptors are close-on-exec.
 #[derive(Debug)]
@@ -31,6 +52,20 @@ pub struct Cell {
 }
 
 /// Serve until the channel or the owner ends, then kill everything and exit.
-pub fn run(_cell: Cell) -> ! {
-    std::process::exit(0)
+pub fn run(cell: Cell) -> ! {
+    // Whatever the reason: without its channel the sandbox has no owner. The host sees the channel end.
+    let code = match EventLoop::new(cell).and_then(EventLoop::run) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    };
+    end(code)
+}
+
+/// As PID 1 our exit ends the namespace as well; the kill comes first because exit waits for the dead.
+fn end(code: libc::c_int) -> ! {
+    if process::own_pid() == 1 {
+        // ESRCH: there is nobody.
+        let _ = process::kill(-1, libc::SIGKILL);
+    }
+    ident::exit_now(code)
 }

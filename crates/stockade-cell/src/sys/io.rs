@@ -96,3 +96,177 @@ pub fn poll_one(fd: BorrowedFd, events: libc::c_short, timeout_ms: libc::c_int) 
     // SAFETY: one entry, which outlives the call.
     check_int(unsafe { libc::poll(&raw mut entry, 1, timeout_ms) }).map(|count| count > 0)
 }
+
+/// What happened to a registered descriptor.
+#[derive(Debug, Clone, Copy)]
+pub struct Readiness {
+    /// The number that it was registered with.
+    pub token: u64,
+    /// EPOLLOUT.
+    pub writable: bool,
+    /// Anything else: data, a hang-up or an error, which a read tells apart.
+    pub readable: bool,
+}
+
+/// When a registered descriptor is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// As long as it is readable.
+    Read,
+    /// As long as it is readable or writable.
+    ReadWrite,
+    /// As long as it is writable.
+    Write,
+    /// Once per change to readable.
+    ReadEdge,
+    /// Once per change to writable.
+    WriteEdge,
+}
+
+impl Interest {
+    fn bits(self) -> u32 {
+        let bits = match self {
+            Self::Read => libc::EPOLLIN,
+            Self::ReadWrite => libc::EPOLLIN | libc::EPOLLOUT,
+            Self::Write => libc::EPOLLOUT,
+            Self::ReadEdge => libc::EPOLLIN | libc::EPOLLET,
+            Self::WriteEdge => libc::EPOLLOUT | libc::EPOLLET,
+        };
+        bits as u32
+    }
+}
+
+/// Events that one epoll_wait takes; more wait for the next turn.
+const EVENTS: usize = 64;
+
+/// An epoll(7) instance.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// epoll_create1(2).
+    pub fn new() -> SysResult<Self> {
+        // SAFETY: the result is a new descriptor.
+        unsafe {
+            let fd = check_int(libc::epoll_create1(libc::EPOLL_CLOEXEC))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// Start to watch `fd`.
+    pub fn add(&self, fd: BorrowedFd, token: u64, interest: Interest) -> SysResult<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, interest)
+    }
+
+    /// Change what is watched.
+    pub fn change(&self, fd: BorrowedFd, token: u64, interest: Interest) -> SysResult<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
+    }
+
+    fn control(
+        &self,
+        operation: libc::c_int,
+        fd: BorrowedFd,
+        token: u64,
+        interest: Interest,
+    ) -> SysResult<()> {
+        let mut event = libc::epoll_event {
+            events: interest.bits(),
+            u64: token,
+        };
+        // SAFETY: the kernel reads one event.
+        check_int(unsafe {
+            libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                operation,
+                fd.as_raw_fd(),
+                &raw mut event,
+            )
+        })
+        .map(drop)
+    }
+
+    /// Wait at most `timeout_ms` (-1: for ever) and append what happened. A freeze or a signal ends it early.
+    pub fn wait(&self, timeout_ms: libc::c_int, ready: &mut Vec<Readiness>) -> SysResult<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        // SAFETY: the kernel fills at most EVENTS entries.
+        let count = check_int(unsafe {
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                EVENTS as libc::c_int,
+                timeout_ms,
+            )
+        });
+        let count = match count {
+            Ok(count) => count as usize,
+            Err(error) if error.0 == libc::EINTR => 0,
+            Err(error) => return Err(error),
+        };
+        for event in events.iter().take(count) {
+            let bits = { event.events };
+            ready.push(Readiness {
+                token: event.u64,
+                writable: bits & libc::EPOLLOUT as u32 != 0,
+                readable: bits & !(libc::EPOLLOUT as u32) != 0,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// recv(2) that never waits.
+pub fn receive(socket: BorrowedFd, buffer: &mut [u8]) -> SysResult<usize> {
+    // SAFETY: the pointer and length describe `buffer`, which outlives the call.
+    let count = unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            libc::MSG_DONTWAIT,
+        )
+    };
+    check(count as libc::c_long).map(|n| n as usize)
+}
+
+/// send(2) that never waits and raises no SIGPIPE; may send less than asked.
+pub fn send(socket: BorrowedFd, buffer: &[u8]) -> SysResult<usize> {
+    // SAFETY: the pointer and length describe `buffer`, which outlives the call.
+    let count = unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            buffer.as_ptr().cast(),
+            buffer.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    check(count as libc::c_long).map(|n| n as usize)
+}
+
+/// FIONREAD: bytes that a pipe or terminal holds now.
+pub fn pending(fd: BorrowedFd) -> SysResult<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the kernel fills one int.
+    check_int(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut count) })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// fcntl(2) F_DUPFD_CLOEXEC: another descriptor of the same file.
+pub fn duplicate(fd: BorrowedFd) -> SysResult<OwnedFd> {
+    // SAFETY: integers only; the result is a new descriptor.
+    unsafe {
+        let fd = check_int(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The descriptor's number.
+#[must_use]
+pub fn number(fd: BorrowedFd) -> RawFd {
+    fd.as_raw_fd()
+}
+
+/// Keep a descriptor open for as long as the process lives.
+pub fn leak(fd: OwnedFd) {
+    std::mem::forget(fd);
+}
