@@ -13,7 +13,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 
-from stockade.audit._fork import fork_guard
+from stockade.audit._fork import fork_guard, released_at_fork
 from stockade.audit.encode import escape
 from stockade.audit.paths import database_path, make_private_dir, prepare_state_dir
 from stockade.audit.query import Cursor, Page, Query
@@ -57,10 +57,6 @@ _JSON_COLUMNS = frozenset({"params", "detail"})
 _COLUMNS = ", ".join(FIELDS)
 _INSERT = f"INSERT OR IGNORE INTO records ({_COLUMNS}) VALUES ({', '.join('?' * len(FIELDS))})"  # noqa: S608 - constants
 
-# A connection that came through a fork must be neither used nor closed: closing could remove the
-# parent's WAL file (sqlite.org/howtocorrupt.html, 2.6). It is kept here, so that nothing closes it.
-_inherited: list[sqlite3.Connection] = []
-
 
 class SqliteStore(AuditStore):
     """Records in the SQLite file ``path``; its directory is made where it is missing."""
@@ -70,8 +66,8 @@ class SqliteStore(AuditStore):
         self._writing: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None
         self._use_lock = -1
-        self._pid = os.getpid()
         self._closed = False
+        released_at_fork.add(self)
 
     @classmethod
     def in_state_dir(cls, state_dir: str) -> SqliteStore:
@@ -106,18 +102,21 @@ class SqliteStore(AuditStore):
 
     def close(self) -> None:
         with fork_guard, _translated("close"):
-            self._leave_parent()
             self._closed = True
-            for connection in (self._reading, self._writing):
-                if connection is not None:
-                    connection.close()
-            self._reading = self._writing = None
-            if self._use_lock >= 0:
-                os.close(self._use_lock)
-                self._use_lock = -1
+            self.release()
+
+    def release(self) -> None:
+        """Close connections and lock; the next use opens them again. Called before a fork."""
+        connections, handle = (self._reading, self._writing), self._use_lock
+        self._reading = self._writing = None
+        self._use_lock = -1
+        for connection in connections:
+            if connection is not None:
+                connection.close()
+        if handle >= 0:
+            os.close(handle)
 
     def _writer(self) -> sqlite3.Connection:
-        self._leave_parent()
         if self._closed:
             raise AuditError("open", f"{self._path!r} was closed")
         if self._writing is None:
@@ -131,28 +130,20 @@ class SqliteStore(AuditStore):
             self._reading.execute("PRAGMA query_only = 1")
         return self._reading
 
-    def _leave_parent(self) -> None:
-        if self._pid == os.getpid():
-            return
-        _inherited.extend(c for c in (self._writing, self._reading) if c is not None)
-        self._writing = self._reading = None
-        self._use_lock = -1
-        self._pid = os.getpid()
-
     def _open(self) -> sqlite3.Connection:
         directory = os.path.dirname(self._path) or "."
         make_private_dir(directory)
-        with _directory_lock(directory):
-            self._use_lock = _hold_use_lock(directory)
+        with _directory_lock(directory), contextlib.ExitStack() as undo:
+            use_lock = _hold_use_lock(directory)
+            undo.callback(os.close, use_lock)
             _create_private(self._path)
             connection = _connect(self._path)
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                migrate(connection, MIGRATIONS)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+            undo.callback(connection.close)
+            connection.execute("PRAGMA journal_mode = WAL")
+            migrate(connection, MIGRATIONS)
+            undo.pop_all()
+        self._use_lock = use_lock
+        return connection
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
@@ -187,8 +178,12 @@ def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA trusted_schema = 0")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA trusted_schema = 0")
+    except BaseException:  # the first statement reads the file, which may be no database
+        connection.close()
+        raise
     return connection
 
 

@@ -198,6 +198,18 @@ def test_common_queries_use_an_index(path: str, store: AuditStore, column: str) 
     assert len(plan) == 1
 
 
+def test_failed_opens_leak_no_descriptor(path: str) -> None:
+    """A writer may try a broken database for days."""
+    os.makedirs(os.path.dirname(path), 0o700)
+    Path(path).write_bytes(b"not a database, " * 100)
+    store = SqliteStore(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(AuditError, match="not a database"):
+            store.append([make_record()])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_closed_store_is_an_error(store: AuditStore) -> None:
     """A store that was closed says so instead of opening again."""
     store.close()
