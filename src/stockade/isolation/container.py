@@ -181,6 +181,12 @@ def check_host(policy: Policy, host: Host) -> None:
             "user namespaces",
             "Run: sysctl -w user.max_user_namespaces=15000 kernel.unprivileged_userns_clone=1",
         )
+    if host.is_root and (host.lacks or not host.all_ids):
+        lacks = ", ".join(host.lacks) or "ids of its own: it is inside a user namespace"
+        raise HostUnsupported(
+            f"sandboxes as this root, which lacks {lacks}",
+            "Run as the machine's root with these rights, or as an ordinary user.",
+        )
     if not host.is_root and host.apparmor_userns:
         raise HostUnsupported(
             "user namespaces for an ordinary user: AppArmor restricts them",

@@ -21,6 +21,15 @@ RLIMIT_NAMES = {
 }  # fmt: skip
 RLIM_INFINITY = (1 << 64) - 1
 
+#: What the launcher uses as root: owning cgroups, taking ids, detached mounts of any directory.
+ROOT_CAPABILITIES = {
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SYS_ADMIN": 21,
+}
+
 #: The newest kernel feature that every sandbox needs: SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (kernel-facts 13).
 MINIMUM_KERNEL = (5, 19)
 
@@ -72,6 +81,8 @@ class Host:
     machine: str
     kernel: tuple[int, int]
     capabilities: int
+    #: whether every id of the machine is mapped here: false for root inside a user namespace
+    all_ids: bool
     landlock_abi: int
     cgroup2: Cgroup2 | None
     v1: tuple[V1Controller, ...]
@@ -95,6 +106,11 @@ class Host:
     entries: tuple[Entry, ...]
     #: names of /proc that are masked where they exist
     proc_entries: tuple[str, ...]
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Capabilities that root needs to build walls and does not have."""
+        return tuple(name for name, bit in ROOT_CAPABILITIES.items() if not self.capabilities >> bit & 1)
 
     @property
     def is_root(self) -> bool:
@@ -191,6 +207,7 @@ def probe_host(root: str | Path = "/", system: System | None = None) -> Host:
         machine=facts.machine,
         kernel=(int(release[0]), int("".join(char for char in release[1] if char.isdigit()))),
         capabilities=int(tree.field("proc/self/status", "CapEff") or "0", 16),
+        all_ids=_all_ids(tree.text("proc/self/uid_map")),
         landlock_abi=facts.landlock_abi,
         cgroup2=_cgroup2(tree, facts, mounts),
         v1=tuple(_v1(tree, facts, mounts)),
@@ -357,6 +374,12 @@ def _v1(tree: _Tree, facts: System, mounts: tuple[Mount, ...]) -> Iterator[V1Con
             if name in mount.super_options:
                 swap = tree.exists(f"{mount.point}/memory.memsw.limit_in_bytes")
                 yield V1Controller(name, mount.point, writable, swap)
+
+
+def _all_ids(uid_map: str) -> bool:
+    """Say whether a uid_map is the initial one, which maps all 2^32-1 ids to themselves."""
+    numbers = uid_map.split()
+    return numbers == ["0", "0", "4294967295"]
 
 
 def _user_name(tree: _Tree, uid: int) -> str:

@@ -52,6 +52,13 @@ def _to_ms(value: object) -> object:
     return round(float(match[1]) * _DURATION_MS[match[2]])
 
 
+def check_int(value: object) -> object:
+    """Refuse `true` and `1.0` for 1: a literal compares by value alone."""
+    if type(value) is not int:
+        raise ValueError("must be a whole number")
+    return value
+
+
 def _to_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
-from stockade.policy._model import Model
+from stockade.policy._model import Model, check_int
 from stockade.policy.filesystem import Filesystem
 from stockade.policy.isolation import Isolation
 from stockade.policy.limits import Limits
@@ -19,7 +19,7 @@ from stockade.policy.storage import Storage, divide
 class Policy(Model):
     """What a session may do, from version 1 of the policy file."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], BeforeValidator(check_int)] = 1
     isolation: Isolation = Isolation()
     limits: Limits = Limits()
     filesystem: Filesystem = Filesystem()

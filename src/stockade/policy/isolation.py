@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
-from stockade.policy._model import Listed, Model, Text, check_path
+from stockade.policy._model import Listed, Model, Text, check_int, check_path
 
 #: A system call's name as the kernel spells it; whether it exists is checked when the profile is compiled.
 SyscallName = Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{1,63}$")]
@@ -29,7 +29,7 @@ class Isolation(Model):
     #: a read-only /sys (none without it)
     sys: bool = False
     #: the payload's user id inside
-    uid: Literal[0, 1000] = 1000
+    uid: Annotated[Literal[0, 1000], BeforeValidator(check_int)] = 1000
     #: the system call profile, and names that extend it
     profile: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "default"
     allow: Listed[SyscallName] = ()

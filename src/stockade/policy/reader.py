@@ -22,6 +22,8 @@ MAX_VALUES = 100_000
 #: The model is 5 deep; a parser that recurses must not be led to its own limit.
 MAX_DEPTH = 32
 
+_EMPTY = "is empty: it would allow nothing and limit nothing"
+
 Location: TypeAlias = tuple[str | int, ...]
 
 
@@ -56,9 +58,11 @@ def read_yaml(text: str | bytes, source: str) -> Document:
     try:
         node = _compose(text if isinstance(text, str) else text.decode())
         if node is None:
-            raise _error(source, "is empty: it would allow nothing and limit nothing")
+            raise _error(source, _EMPTY)
         document = Document(None)
         document.data = _Builder(document, source).build(node, (), 0)
+        if document.data is None:
+            raise _error(source, _EMPTY)
     except UnicodeDecodeError as error:
         raise _error(source, f"is not UTF-8 (byte {error.start})") from error
     except yaml.MarkedYAMLError as error:
@@ -81,7 +85,8 @@ def _compose(text: str) -> yaml.Node | None:
             what = (
                 f"more than {MAX_ALIASES} aliases" if aliases > MAX_ALIASES else "nested too deeply"
             )
-            raise yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)
+            mark: Any = event.start_mark
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=mark)
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
@@ -130,7 +135,7 @@ class _Builder:
         if node.tag == "tag:yaml.org,2002:merge":
             raise self._error(node, "merge keys are not read; write the values out")
         try:
-            return self._scalars.construct_object(node)  # type: ignore[no-untyped-call]
+            return self._scalars.construct_object(node)
         except ValueError as error:
             raise self._error(node, f"not a value: {error}") from error
 
