@@ -1,5 +1,6 @@
 //! The control channel: frames in, frames out, neither ever waited for.
 
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::event::{Source, token};
@@ -27,6 +28,17 @@ pub enum ChannelError {
     Protocol(ProtocolError),
     /// The host sent more than its credit.
     CreditExceeded,
+}
+
+impl fmt::Display for ChannelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => write!(f, "the host closed the channel"),
+            Self::Call(errno) => write!(f, "{errno}"),
+            Self::Protocol(error) => write!(f, "bad frame: {error}"),
+            Self::CreditExceeded => write!(f, "the host sent more than its credit"),
+        }
+    }
 }
 
 impl From<Errno> for ChannelError {

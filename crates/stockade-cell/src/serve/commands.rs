@@ -12,7 +12,7 @@ use super::processes::ProcessTable;
 use super::refusal::Refusal;
 use super::resolve::Resolver;
 use super::spawn::spawn;
-use super::tree;
+use super::tree::{self, Mark};
 use crate::sys::Errno;
 use crate::sys::io::Epoll;
 use crate::sys::process::{self, Reaped};
@@ -66,9 +66,19 @@ impl Commands {
         self.live.get_mut(&id)
     }
 
-    /// All of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Command> {
-        self.live.values_mut()
+    /// Their ids.
+    #[must_use]
+    pub fn ids(&self) -> Vec<u32> {
+        self.live.keys().copied().collect()
+    }
+
+    /// The running ones: id, mark, and the main processes of the others.
+    #[must_use]
+    pub fn marks(&self) -> Vec<(u32, Mark, Vec<libc::pid_t>)> {
+        let running = self.live.values().filter(|command| command.is_running());
+        running
+            .map(|command| (command.id, command.mark, self.mains_except(command.id)))
+            .collect()
     }
 
     /// Start one. STARTED or ERROR follows when the new process got through its steps.
@@ -148,6 +158,14 @@ impl Commands {
             command.pump_input(channel, epoll);
         }
         Ok(())
+    }
+
+    /// Close a command's standard input after what is waiting.
+    pub fn end_input(&mut self, id: u32, channel: &mut Channel, epoll: &Epoll) {
+        if let Some(command) = self.live.get_mut(&id) {
+            command.end_input();
+            command.pump_input(channel, epoll);
+        }
     }
 
     /// Send a signal that the host asks for.

@@ -53,10 +53,11 @@ impl Confinement {
             return if same { Ok(None) } else { Err(refused) };
         };
         let tags = identity.tag_gid..identity.tag_gid.saturating_add(identity.tag_count);
-        let known_uid = uid == identity.payload_uid || (uid == 0 && maps_zero(&identity.uid_map));
-        let known_gid = gid == identity.payload_gid || (gid == 0 && maps_zero(&identity.gid_map));
+        let may_be_user = uid == identity.payload_uid || (uid == 0 && maps_zero(&identity.uid_map));
+        let may_be_group =
+            gid == identity.payload_gid || (gid == 0 && maps_zero(&identity.gid_map));
         let own = uid == identity.cell_uid || gid == identity.cell_gid || tags.contains(&gid);
-        if known_uid && known_gid && !own {
+        if may_be_user && may_be_group && !own {
             Ok(Some(CommandIds { uid, gid, tag }))
         } else {
             Err(refused)

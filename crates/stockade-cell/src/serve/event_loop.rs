@@ -8,12 +8,18 @@ use super::channel::{Channel, ChannelError};
 use super::commands::Commands;
 use super::confinement::{Confinement, differing_limits};
 use super::event::{Source, source_of, token};
+use super::files::Files;
+use super::limits::Limits;
 use super::processes::ProcessTable;
 use super::refusal::Refusal;
 use super::resolve::Resolver;
+use super::stats;
+use super::watch::Watches;
 use crate::sys::io::{self, Epoll, Interest, Readiness};
 use crate::sys::{SysResult, file, process};
-use crate::wire::message::{CHUNK_BYTES, FromCell, Pong, Start, ToCell, code, reason};
+use crate::wire::message::{
+    CHUNK_BYTES, Credit, FromCell, Ping, Pong, ToCell, code, reason, stream,
+};
 
 /// Files that the cell and what it starts make are not writable for others.
 const UMASK: u32 = 0o022;
@@ -31,6 +37,9 @@ pub struct EventLoop {
     resolver: Resolver,
     table: ProcessTable,
     commands: Commands,
+    files: Files,
+    watches: Watches,
+    limits: Limits,
     scratch: Vec<u8>,
 }
 
@@ -74,6 +83,9 @@ impl EventLoop {
             resolver: Resolver::new(root, &cell.roots),
             table: ProcessTable::open()?,
             commands: Commands::new(),
+            files: Files::default(),
+            watches: Watches::default(),
+            limits: Limits::new(cell.watch),
             scratch: vec![0; CHUNK_BYTES],
         })
     }
@@ -106,7 +118,16 @@ impl EventLoop {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.commands.deadline()
+        let Self {
+            commands,
+            limits,
+            watches,
+            ..
+        } = self;
+        [commands.deadline(), limits.deadline(), watches.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn on_event(&mut self, event: Readiness) -> Result<Turn, ChannelError> {
@@ -116,9 +137,10 @@ impl EventLoop {
         match source {
             Source::Owner => return Ok(self.check_owner()),
             Source::Channel if event.readable => self.receive()?,
+            // Writable: each turn ends with a flush.
             Source::Channel => {}
             Source::Children => self.take_child_signal(),
-            Source::Watch => {}
+            Source::Watch => self.watches.mark_ready(id),
             _ => self
                 .commands
                 .on_event(source, id, &mut self.channel, &self.epoll),
@@ -152,32 +174,23 @@ impl EventLoop {
 
     /// Carry out a request, or begin to. A frame for an id that is not live crossed our last one and is dropped.
     fn dispatch(&mut self, id: u32, message: ToCell) -> Result<(), ChannelError> {
-        let now = Instant::now();
         match message {
-            ToCell::Start(request) => self.start(id, &request),
-            ToCell::Stdin(stdin) => {
-                let Self {
-                    commands,
-                    channel,
-                    epoll,
-                    ..
-                } = self;
-                let pushed = commands.push_input(id, &stdin.data.0, channel, epoll);
-                pushed.map_err(|_| ChannelError::CreditExceeded)?;
+            ToCell::Start(_)
+            | ToCell::FileStat(_)
+            | ToCell::FileList(_)
+            | ToCell::FileRead(_)
+            | ToCell::FileWrite(_)
+            | ToCell::FileMkdir(_)
+            | ToCell::FileMove(_)
+            | ToCell::FileRemove(_)
+            | ToCell::FileWatch(_) => self.begin(id, &message),
+            ToCell::Stdin(_) | ToCell::StdinEnd(_) | ToCell::Data(_) | ToCell::End(_) => {
+                self.take_data(id, &message)?;
             }
-            ToCell::StdinEnd(_) => {
-                if let Some(command) = self.commands.get(id) {
-                    command.end_input();
-                    command.pump_input(&mut self.channel, &self.epoll);
-                }
-            }
-            ToCell::Credit(credit) => {
-                if let Some(command) = self.commands.get(id) {
-                    command.grant(credit.stream, credit.count);
-                }
-            }
+            ToCell::Credit(credit) => self.grant(id, &credit),
             ToCell::Signal(signal) => {
                 let number = libc::c_int::from(signal.number);
+                let now = Instant::now();
                 self.commands
                     .signal(id, number, signal.tree, &self.table, now);
             }
@@ -186,49 +199,115 @@ impl EventLoop {
                     command.resize(size.rows, size.cols);
                 }
             }
-            ToCell::Ping(ping) => {
-                let number = ping.number;
+            ToCell::Cancel(_) => {
+                self.commands.kill(id, reason::CANCELLED, Instant::now());
+                self.files.cancel(id, &mut self.channel);
+                self.watches.cancel(id, &mut self.channel);
+            }
+            ToCell::Stats(_) => {
+                let stats = stats::collect(&self.table, self.commands.count());
+                self.channel.send(id, &stats);
+            }
+            ToCell::Ping(Ping { number }) => {
                 self.channel.send(id, &FromCell::Pong(Pong { number }));
             }
-            ToCell::Cancel(_) => self.commands.kill(id, reason::CANCELLED, now),
-            _ => self.refuse(id, &Refusal::rule(code::REFUSED, "not yet")),
         }
         Ok(())
     }
 
-    fn start(&mut self, id: u32, request: &Start) {
-        let result = if self.is_live(id) {
+    /// A request that takes an id.
+    fn begin(&mut self, id: u32, message: &ToCell) {
+        let begun = if self.is_live(id) {
             Err(Refusal::rule(code::REFUSED, "id in use"))
         } else {
-            let Self {
-                confinement,
-                resolver,
-                epoll,
-                ..
-            } = self;
-            self.commands
-                .start(id, request, confinement, resolver, epoll)
+            self.begin_new(id, message)
         };
-        if let Err(refusal) = result {
-            self.refuse(id, &refusal);
+        if let Err(refusal) = begun {
+            self.channel.send(id, &refusal.message());
+        }
+    }
+
+    fn begin_new(&mut self, id: u32, message: &ToCell) -> Result<(), Refusal> {
+        let Self {
+            confinement,
+            resolver,
+            epoll,
+            channel,
+            ..
+        } = self;
+        match message {
+            ToCell::Start(request) => {
+                self.commands
+                    .start(id, request, confinement, resolver, epoll)?;
+            }
+            ToCell::FileWatch(request) => {
+                let watches = &mut self.watches;
+                let answer =
+                    confinement.as_payload(|| watches.start(id, request, resolver, epoll))?;
+                channel.send(id, &answer);
+            }
+            _ => self
+                .files
+                .request(id, message, confinement, resolver, channel),
+        }
+        Ok(())
+    }
+
+    /// Bytes for a command or a file, or their end.
+    fn take_data(&mut self, id: u32, message: &ToCell) -> Result<(), ChannelError> {
+        let Self {
+            commands,
+            files,
+            channel,
+            epoll,
+            ..
+        } = self;
+        match message {
+            ToCell::Stdin(stdin) => {
+                let pushed = commands.push_input(id, &stdin.data.0, channel, epoll);
+                return pushed.map_err(|_| ChannelError::CreditExceeded);
+            }
+            ToCell::StdinEnd(_) => commands.end_input(id, channel, epoll),
+            ToCell::Data(data) => return files.push(id, &data.data.0, channel),
+            _ => files.finish(id, channel),
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, id: u32, credit: &Credit) {
+        if credit.stream == stream::FILE {
+            self.files.grant(id, credit.count);
+        } else if let Some(command) = self.commands.get(id) {
+            command.grant(credit.stream, credit.count);
         }
     }
 
     fn is_live(&mut self, id: u32) -> bool {
-        self.commands.get(id).is_some()
-    }
-
-    fn refuse(&mut self, id: u32, refusal: &Refusal) {
-        self.channel.send(id, &refusal.message());
+        self.commands.get(id).is_some() || self.files.is_live(id) || self.watches.is_live(id)
     }
 
     /// One turn's work. True when there is more to do at once.
     fn work(&mut self, now: Instant) -> bool {
-        self.commands.reap(&mut self.channel, now);
-        self.commands.check_alarms(&self.table, now);
-        self.commands.sweep(&self.table, now);
-        self.commands
-            .pump(&mut self.channel, &mut self.scratch, now)
+        let Self {
+            commands,
+            files,
+            watches,
+            limits,
+            confinement,
+            resolver,
+            table,
+            channel,
+            scratch,
+            ..
+        } = self;
+        commands.reap(channel, now);
+        commands.check_alarms(table, now);
+        let walking = limits.check(commands, table, confinement, resolver, now);
+        commands.sweep(table, now);
+        let pumping = commands.pump(channel, scratch, now);
+        let moving = files.step(confinement, channel, scratch);
+        let watching = watches.pump(channel, now);
+        walking || pumping || moving || watching
     }
 }
 

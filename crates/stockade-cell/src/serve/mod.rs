@@ -2,22 +2,33 @@
 //!
 //! It builds no wall (`launch` did) and decides nothing that the policy decides; it can be asked only over its channel.
 
+mod change;
 mod channel;
 mod child;
 mod command;
 mod commands;
 mod confinement;
+mod descent;
+mod disk;
 mod event;
 mod event_loop;
+mod files;
 mod input;
+mod limits;
+mod listing;
 mod output;
 mod processes;
 mod refusal;
+mod removal;
 mod resolve;
 mod spawn;
+mod stats;
 #[cfg(test)]
 mod tests;
+mod throttle;
+mod transfer;
 mod tree;
+mod watch;
 
 use std::os::fd::OwnedFd;
 
@@ -56,7 +67,10 @@ pub fn run(cell: Cell) -> ! {
     // Whatever the reason: without its channel the sandbox has no owner. The host sees the channel end.
     let code = match EventLoop::new(cell).and_then(EventLoop::run) {
         Ok(()) => 0,
-        Err(_) => 1,
+        Err(error) => {
+            eprintln!("stockade-cell: {error}");
+            1
+        }
     };
     end(code)
 }

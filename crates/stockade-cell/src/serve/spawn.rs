@@ -54,9 +54,12 @@ pub fn spawn(
     let program = program(request)?;
     let has_terminal = request.flags & start::PTY != 0;
     // Pipes and terminals belong to the command, or it could not open /dev/stderr.
-    let stdio = confinement.with_file_ids(request.uid, request.gid, || match has_terminal {
-        true => terminal(request).map_err(|e| started(e, "terminal")),
-        false => pipes(request.flags & start::STDIN != 0).map_err(|e| started(e, "pipes")),
+    let stdio = confinement.with_file_ids(request.uid, request.gid, || {
+        if has_terminal {
+            terminal(request).map_err(|e| started(e, "terminal"))
+        } else {
+            pipes(request.flags & start::STDIN != 0).map_err(|e| started(e, "pipes"))
+        }
     })?;
     let (status, status_end) = io::pipe(libc::O_NONBLOCK).map_err(|e| started(e, "pipes"))?;
     let cgroup = confinement.work_cgroup.as_ref().map(AsFd::as_fd);

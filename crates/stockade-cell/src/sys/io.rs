@@ -102,9 +102,7 @@ pub fn poll_one(fd: BorrowedFd, events: libc::c_short, timeout_ms: libc::c_int) 
 pub struct Readiness {
     /// The number that it was registered with.
     pub token: u64,
-    /// EPOLLOUT.
-    pub writable: bool,
-    /// Anything else: data, a hang-up or an error, which a read tells apart.
+    /// Anything but EPOLLOUT: data, a hang-up or an error, which a read tells apart.
     pub readable: bool,
 }
 
@@ -207,7 +205,6 @@ impl Epoll {
             let bits = { event.events };
             ready.push(Readiness {
                 token: event.u64,
-                writable: bits & libc::EPOLLOUT as u32 != 0,
                 readable: bits & !(libc::EPOLLOUT as u32) != 0,
             });
         }

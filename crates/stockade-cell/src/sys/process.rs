@@ -196,9 +196,9 @@ pub fn set_file_ids(uid: u32, gid: u32) -> SysResult<()> {
     unsafe {
         libc::syscall(libc::SYS_setfsgid, gid);
         libc::syscall(libc::SYS_setfsuid, uid);
-        let now_gid = libc::syscall(libc::SYS_setfsgid, -1);
-        let now_uid = libc::syscall(libc::SYS_setfsuid, -1);
-        if now_gid as u32 == gid && now_uid as u32 == uid {
+        let group = libc::syscall(libc::SYS_setfsgid, -1);
+        let user = libc::syscall(libc::SYS_setfsuid, -1);
+        if group as u32 == gid && user as u32 == uid {
             Ok(())
         } else {
             Err(Errno(libc::EPERM))

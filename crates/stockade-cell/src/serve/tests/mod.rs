@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod commands;
+mod files;
+mod limits;
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -117,11 +119,6 @@ impl TestCell {
                 Err(error) => panic!("the cell says nothing: {error}"),
             }
         }
-    }
-
-    /// Wait until the cell's process has ended.
-    pub fn wait(mut self) {
-        self.process.wait().unwrap();
     }
 
     /// Run a command to its last frame.
