@@ -257,8 +257,8 @@ ETC_ENTRIES = tuple(
 )  # fmt: skip
 #: What shows the kernel or the host through /proc, or acts on them; most is root's only, and masked all the same.
 PROC_MASKED = (
-    "acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "iomem", "ioports", "irq", "kallsyms", "kcore",
-    "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr",
+    "acpi", "asound", "bus", "cmdline", "config.gz", "diskstats", "driver", "dynamic_debug", "fs", "iomem", "ioports", "irq", "kallsyms", "kcore",
+    "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "partitions",
     "sched_debug", "scsi", "slabinfo", "sysrq-trigger", "timer_list", "timer_stats", "tty", "vmallocinfo",
 )  # fmt: skip
 

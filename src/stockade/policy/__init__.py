@@ -7,7 +7,7 @@ from stockade.policy.document import DEFAULT_POLICY, Policy
 from stockade.policy.filesystem import Filesystem, Workspace, WorkspaceLimit, WritableModel
 from stockade.policy.isolation import IMAGE_HOST, Isolation
 from stockade.policy.limits import Limits
-from stockade.policy.loader import load_policy, policy_from
+from stockade.policy.loader import load_policy, policy_from, with_isolation
 from stockade.policy.storage import Share, Storage
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "WritableModel",
     "load_policy",
     "policy_from",
+    "with_isolation",
 ]

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from stockade.errors import PolicyError, PolicyProblem
 from stockade.policy.document import Policy
+from stockade.policy.isolation import Isolation
 from stockade.policy.reader import Document, Location, read_yaml
 
 #: How many problems one error carries; a file that is not a policy at all has thousands.
@@ -31,6 +32,21 @@ def load_policy(text: str | bytes, source: str = "policy") -> Policy:
 def policy_from(data: dict[str, Any], source: str = "policy") -> Policy:
     """Check a policy that was built in a program; raises `PolicyError`."""
     return _validate(data, source, Document(data))
+
+
+def with_isolation(policy: Policy, changes: dict[str, Any], source: str = "arguments") -> Policy:
+    """Return the policy with some keys of `isolation` replaced; raises `PolicyError`.
+
+    The other parts are kept as they are: dumped and read again, a duration would change its unit.
+    """
+    document = Document({"isolation": changes})
+    try:
+        isolation = Isolation.model_validate({**policy.isolation.model_dump(exclude_unset=True), **changes})
+        return Policy(isolation=isolation, limits=policy.limits, filesystem=policy.filesystem)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
+        problems = tuple(_problem(_words(item), ("isolation", *item["loc"]), document) for item in found)
+        raise PolicyError(problems, source) from error
 
 
 def _validate(data: dict[str, Any], source: str, document: Document) -> Policy:

@@ -15,6 +15,7 @@ from stockade.wire import frames
 #: Bytes of one stream that may be under way: four chunks keep a pipe busy.
 WINDOW_BYTES = 4 * frames.CHUNK_BYTES
 
+#: Takes each chunk of a stream; an empty one is the end.
 OutputCallback = Callable[[bytes], None]
 _T = TypeVar("_T")
 
@@ -125,13 +126,18 @@ class Command:
     async def start(cls, channel: Channel, spec: CommandSpec) -> Command:
         """Start a command and wait until it was executed; raises the error of the step that failed."""
         command = cls(channel, spec)
-        channel.send(command.id, spec.message())
+        command.send_start()
         await command.wait_started()
         return command
 
     def send_start(self) -> None:
-        """Send START without waiting: `wait` tells of a failed start too."""
-        self._channel.send(self.id, self._spec.message())
+        """Send START without waiting: `wait` tells of a failed start too. Raises ValueError for what no frame holds."""
+        try:
+            self._channel.send(self.id, self._spec.message())
+        except ValueError as error:
+            self._channel.close_id(self.id)
+            self._ended.cancel()
+            raise error from None
 
     async def wait_started(self) -> None:
         """Wait until the program was executed."""
@@ -228,9 +234,18 @@ class Command:
 
     def _finish(self, exited: frames.Exited) -> None:
         self._channel.close_id(self.id)
+        for stream in self._streams.values():
+            self._end_stream(stream)
         _resolve(self._started, 0)
         _resolve(self._ended, exited)
         self._wake_stdin()
+
+    def _end_stream(self, stream: _Stream) -> None:
+        try:
+            if stream.callback is not None:
+                stream.callback(b"")
+        except BaseException as error:  # noqa: BLE001 - the caller's own callback: handed back by wait()
+            self._callback_error = self._callback_error or error
 
     def _fail(self, error: StockadeError) -> None:
         self._channel.close_id(self.id)

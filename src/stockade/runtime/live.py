@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stockade.errors import LaunchError, ProtocolError, SandboxDied, StockadeError
+from stockade.errors import LaunchError, ProtocolError, SandboxDied, StateError, StockadeError
 from stockade.isolation import cgroups_io
 from stockade.isolation.plan import Plan
 from stockade.isolation.slots import Slot
@@ -27,6 +27,9 @@ from stockade.wire import frames
 LAUNCH_DEADLINE_S = 10.0
 #: The kernel kills and reaps 64 frozen processes in 2 ms; after this much more, what is left is reported.
 DESTROY_DEADLINE_S = 10.0
+
+#: The launcher has nothing to do after READY but to exit.
+LAUNCHER_EXIT_S = 1.0
 
 _ADVICE = {
     "clone": "user namespaces may be off: see `stockade doctor`",
@@ -83,6 +86,7 @@ class LiveSandbox:
         self._slot = slot
         self._loop = asyncio.get_running_loop()
         self._asked = False
+        self._owner_pid = os.getpid()
         self._channel_error: StockadeError | None = None
         self._pidfd = -1
         self._notices: Notices | None = None
@@ -141,11 +145,13 @@ class LiveSandbox:
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG) != (0, 0):
                 return
-            if kill:
-                os.kill(pid, signal.SIGKILL)
             descriptor = os.pidfd_open(pid)
             try:
-                await self._readable(descriptor)
+                if not kill:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LAUNCHER_EXIT_S):
+                            await self._readable(descriptor)
+                os.kill(pid, signal.SIGKILL)
             finally:
                 os.close(descriptor)
             os.waitpid(pid, 0)
@@ -175,7 +181,9 @@ class LiveSandbox:
         return self._end is None and not self._asked
 
     def check(self) -> None:
-        """Raise the reason of the end if the sandbox has ended."""
+        """Raise the reason of the end if the sandbox has ended; in a forked child it is another process's."""
+        if os.getpid() != self._owner_pid:
+            raise StateError(self.plan.sandbox_id, "owned by another process", "use it")
         if self._end is not None:
             raise self._end
 

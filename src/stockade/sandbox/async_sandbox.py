@@ -13,10 +13,11 @@ from typing import Any, Literal, Self
 from stockade.audit import operations
 from stockade.errors import StockadeError
 from stockade.isolation.grades import LimitGrade
-from stockade.policy import DEFAULT_POLICY, Policy, load_policy, policy_from
+from stockade.policy import DEFAULT_POLICY, Policy, load_policy, policy_from, with_isolation
 from stockade.runtime.attempts import Attempts, Refusal
 from stockade.runtime.live import LiveSandbox, Residue
 from stockade.sandbox._door import Door, Identity
+from stockade.sandbox.arguments import seconds_as_ms
 from stockade.sandbox.commands import AsyncCommands
 from stockade.sandbox.files import AsyncFiles
 from stockade.sandbox.owner import Owner, Planned, prepared
@@ -48,12 +49,7 @@ def policy_of(policy: PolicyLike, **overrides: object) -> Policy:
     else:
         chosen = _read_policy(Path(policy))
     changed = {name: value for name, value in overrides.items() if value is not None}
-    if not changed:
-        return chosen
-    data = chosen.model_dump(mode="json", exclude_unset=True)
-    data["version"] = chosen.version
-    data["isolation"] = {**data.get("isolation", {}), **changed}
-    return policy_from(data)
+    return with_isolation(chosen, changed) if changed else chosen
 
 
 def _read_policy(path: Path) -> Policy:
@@ -114,6 +110,7 @@ class AsyncSandbox:
         `ImageError`, `WorkspaceRefused` or `LaunchError`; then nothing is left behind.
         """
         chosen = policy_of(policy, image=image, level=level)
+        lifetime_ms = None if timeout is None else seconds_as_ms(timeout)
         owner = await _owner(state_dir)
         sandbox_id = new_id("sb")
         identity = Identity(
@@ -130,8 +127,8 @@ class AsyncSandbox:
             sandbox._launch(sandbox_id),
             lambda _: ("success", sandbox._creation_detail()),
         )
-        if timeout is not None:
-            sandbox.set_timeout(timeout)
+        if lifetime_ms is not None:
+            sandbox.set_timeout(lifetime_ms / 1000)
         return sandbox
 
     async def _launch(self, sandbox_id: str) -> None:
@@ -171,11 +168,10 @@ class AsyncSandbox:
 
     def set_timeout(self, timeout: float) -> None:
         """End the sandbox in `timeout` seconds from now."""
-        if not timeout > 0:
-            raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
+        seconds = seconds_as_ms(timeout) / 1000
         if self._lifetime is not None:
             self._lifetime.cancel()
-        self._lifetime = asyncio.get_running_loop().call_later(timeout, self._start_kill, "timeout")
+        self._lifetime = asyncio.get_running_loop().call_later(seconds, self._start_kill, "timeout")
 
     async def kill(self) -> None:
         """End the sandbox and all in it, remove what it had, and wait until its records are on the disk. Idempotent."""

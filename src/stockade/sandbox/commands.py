@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
 import signal as signals
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stockade.audit import operations
 from stockade.runtime.command import Command, CommandSpec, Outcome
+from stockade.sandbox.arguments import (
+    argv_of,
+    check_pty,
+    check_signal,
+    check_size,
+    check_stdin,
+    encoded,
+    encoded_cwd,
+    encoded_environment,
+    seconds_as_ms,
+)
 from stockade.sandbox.results import CommandResult, KilledBy, Limit
 from stockade.wire import frames
 
@@ -19,7 +31,6 @@ OnBytes = Callable[[bytes], None]
 
 #: After a time-out's SIGTERM, how long the tree has before SIGKILL.
 GRACE_MS = 500
-_MAX_SECONDS = 10**7
 
 _REASONS: dict[int, KilledBy] = {
     frames.REASON_TIMEOUT: "timeout",
@@ -29,27 +40,6 @@ _REASONS: dict[int, KilledBy] = {
     frames.REASON_SIGNALLED: "signal",
     frames.REASON_CANCELLED: "cancelled",
 }
-
-
-def argv_of(cmd: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command: a text is for /bin/sh, a sequence is taken as it is."""
-    argv = ("/bin/sh", "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
-    if not argv or not all(isinstance(word, str) for word in argv):
-        raise TypeError("cmd must be a text, or a non-empty sequence of texts")
-    if any("\0" in word for word in argv):
-        raise ValueError("a command can't hold a NUL character")
-    return argv
-
-
-def milliseconds(timeout: float | None, default_ms: int) -> int:
-    """Return a time limit in ms; None is the policy's default. Raises ValueError for one that is not positive."""
-    if timeout is None:
-        return default_ms
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
-    if not 0 < timeout <= _MAX_SECONDS:
-        raise ValueError(f"timeout must be more than 0 and at most {_MAX_SECONDS} seconds, not {timeout}")
-    return max(1, round(timeout * 1000))
 
 
 class CommandHandle:
@@ -79,7 +69,7 @@ class CommandHandle:
 
     async def kill(self, signal: int = signals.SIGKILL) -> None:
         """Send a signal to the command and all that it started."""
-        self._command.signal(signal)
+        self._command.signal(check_signal(signal))
 
     async def send_stdin(self, data: str | bytes) -> None:
         """Write to its standard input."""
@@ -135,22 +125,27 @@ class AsyncCommands:
         `SandboxDied`; a non-zero exit code is a result.
         """
         argv = argv_of(cmd)
-        limit_ms = milliseconds(timeout, 0 if background else self._owner.policy.limits.timeout)
+        default_ms = 0 if background else self._owner.policy.limits.timeout
+        limit_ms = default_ms if timeout is None else seconds_as_ms(timeout)
+        uid, gid = self._ids(user)
+        out = on_stdout_bytes or _Decoded.of(on_stdout)
+        err = on_stderr_bytes or _Decoded.of(on_stderr)
         spec = CommandSpec(
-            argv=[word.encode(errors="surrogateescape") for word in argv],
-            env=self._environment(envs),
-            cwd=(cwd or self._owner.plan.cwd).encode(errors="surrogateescape"),
-            uid=0 if user == "root" else self._owner.plan.uid,
-            gid=0 if user == "root" else self._owner.plan.gid,
+            argv=[encoded(word) for word in argv],
+            env=encoded_environment({**self._owner.plan.env, **(envs or {})}),
+            cwd=encoded_cwd(self._owner.plan.cwd if cwd is None else cwd),
+            uid=uid,
+            gid=gid,
             keep_bytes=self._owner.policy.limits.output,
             timeout_ms=limit_ms,
             grace_ms=GRACE_MS,
-            stdin=stdin is not None and stdin is not False,
-            pty=pty,
+            stdin=check_stdin(stdin) not in (None, False),
+            pty=check_pty(pty),
             background=background,
-            on_stdout=on_stdout_bytes or _decoded(on_stdout),
-            on_stderr=on_stderr_bytes or _decoded(on_stderr),
+            on_stdout=out,
+            on_stderr=err,
         )
+        check_size(spec.argv, spec.env)
         params = {"argv": list(argv), "cwd": spec.cwd.decode(errors="backslashreplace"), "timeout_ms": limit_ms}
         if envs:
             params["envs"] = dict(envs)
@@ -175,24 +170,25 @@ class AsyncCommands:
         await handle.kill(signal)
         return True
 
-    def _environment(self, envs: Mapping[str, str] | None) -> dict[bytes, bytes]:
-        merged = {**self._owner.plan.env, **(envs or {})}
-        for name, value in merged.items():
-            if not name or "=" in name or "\0" in name or "\0" in value:
-                raise ValueError(f"not a valid environment variable: {name!r}")
-        return {
-            name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape")
-            for name, value in merged.items()
-        }
+    def _ids(self, user: str | None) -> tuple[int, int]:
+        if user == "root":
+            return 0, 0
+        if user in (None, "agent"):
+            return self._owner.plan.uid, self._owner.plan.gid
+        raise ValueError(f"user must be 'agent' or 'root', not {user!r}")
 
     async def _run(self, spec: CommandSpec, stdin: str | bytes | bool | None) -> CommandResult:
         live = self._owner.live
         live.check()
         oom_before = live.oom_kills()
         command = Command(live.channel, spec)
-        command.send_start()
-        await _feed(command, stdin)
-        return result_of(self._owner, await command.wait(), oom_before)
+        try:
+            command.send_start()
+            await _feed(command, stdin)
+            return result_of(self._owner, await command.wait(), oom_before)
+        except BaseException:
+            command.cancel()
+            raise
 
     async def _start(
         self, spec: CommandSpec, argv: tuple[str, ...], stdin: str | bytes | bool | None
@@ -202,7 +198,11 @@ class AsyncCommands:
         command = await Command.start(live.channel, spec)
         handle = CommandHandle(self._owner, command, argv)
         self._running[command.pid] = handle
-        await _feed(command, stdin)
+        try:
+            await _feed(command, stdin)
+        except BaseException:
+            command.cancel()
+            raise
         return handle
 
 
@@ -212,18 +212,21 @@ async def _feed(command: Command, stdin: str | bytes | bool | None) -> None:
         command.close_stdin()
 
 
-def _decoded(callback: OnText | None) -> OnBytes | None:
-    if callback is None:
-        return None
-    import codecs  # noqa: PLC0415 - only streams with text callbacks need it
+class _Decoded:
+    """Hands text to a callback; a character that two chunks share waits for its second half."""
 
-    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    def __init__(self, callback: OnText) -> None:
+        self._callback = callback
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
-    def on_bytes(data: bytes) -> None:
-        if text := decoder.decode(data):
-            callback(text)
+    @classmethod
+    def of(cls, callback: OnText | None) -> _Decoded | None:
+        return None if callback is None else cls(callback)
 
-    return on_bytes
+    def __call__(self, data: bytes) -> None:
+        """Take a chunk; an empty one is the end."""
+        if text := self._decoder.decode(data, final=not data):
+            self._callback(text)
 
 
 def result_of(owner: AsyncSandbox, outcome: Outcome, oom_before: int) -> CommandResult:

@@ -12,6 +12,7 @@ from stockade.audit import operations
 from stockade.errors import FileNotFound, FileTooLarge
 from stockade.redact import Redactor
 from stockade.runtime import file_work
+from stockade.sandbox.arguments import check_mode, encoded_path
 from stockade.sandbox.results import EntryInfo
 from stockade.wire import frames
 
@@ -24,14 +25,6 @@ _FILE_MODE = 0o644
 _DIRECTORY_MODE = 0o755
 #: What leaves a sandbox is searched for keys and for paths of the host.
 _EXPORT_RULES = ("secrets", "host-paths")
-
-
-def _encode(path: str) -> bytes:
-    if not path.startswith("/"):
-        raise ValueError(f"a path inside a sandbox is absolute: {path!r}")
-    if "\0" in path:
-        raise ValueError("a path can't hold a NUL character")
-    return path.encode(errors="surrogateescape")
 
 
 class AsyncFiles:
@@ -55,7 +48,7 @@ class AsyncFiles:
         """Yield a regular file's bytes as they arrive, of any size."""
         self._owner.live.check()
         self._owner.door.record(operations.FILE_READ, path, {"offset": offset}, "success", 0)
-        async for chunk in file_work.read(self._channel, _encode(path), offset=offset):
+        async for chunk in file_work.read(self._channel, encoded_path(path), offset=offset):
             yield chunk
 
     async def write(
@@ -64,7 +57,7 @@ class AsyncFiles:
         """Write a file, replacing its content and making missing directories."""
         flags = frames.WRITE_CREATE | frames.WRITE_TRUNCATE | frames.WRITE_PARENTS
         flags |= frames.WRITE_EXCLUSIVE if exclusive else 0
-        return await self._write(path, data, flags, mode)
+        return await self._write(path, data, flags, check_mode(mode))
 
     async def append(self, path: str, data: str | bytes) -> EntryInfo:
         """Add to the end of a file, making it where it is missing."""
@@ -73,13 +66,13 @@ class AsyncFiles:
 
     async def list(self, path: str) -> list[EntryInfo]:
         """List a directory, sorted by name."""
-        work = file_work.listing(self._channel, _encode(path))
+        work = file_work.listing(self._channel, encoded_path(path))
         entries = await self._call(operations.FILE_LIST, path, work)
         return sorted((EntryInfo.of(entry, path) for entry in entries), key=lambda info: info.name)
 
     async def get_info(self, path: str, *, follow: bool = False) -> EntryInfo:
         """Describe a file; a symbolic link itself unless `follow`."""
-        work = file_work.stat(self._channel, _encode(path), follow=follow)
+        work = file_work.stat(self._channel, encoded_path(path), follow=follow)
         entry = await self._call(operations.FILE_STAT, path, work)
         return EntryInfo.of(entry, os.path.dirname(path.rstrip("/")) or "/")  # noqa: PTH120 - an inside path
 
@@ -95,25 +88,25 @@ class AsyncFiles:
         """Make a directory and those above it; False when it was there."""
         if await self.exists(path):
             return False
-        request = frames.FileMkdir(_encode(path), _DIRECTORY_MODE, True)  # noqa: FBT003 - a wire struct
+        request = frames.FileMkdir(encoded_path(path), _DIRECTORY_MODE, True)  # noqa: FBT003 - a wire struct
         await self._simple(operations.FILE_MAKE_DIR, path, request)
         return True
 
     async def rename(self, source: str, target: str, *, replace: bool = False) -> None:
         """Move a file or directory; an existing target is an error unless `replace`."""
-        request = frames.FileMove(_encode(source), _encode(target), replace)
+        request = frames.FileMove(encoded_path(source), encoded_path(target), replace)
         await self._simple(operations.FILE_MOVE, source, request, {"to": target})
 
     async def remove(self, path: str, *, recursive: bool = True) -> None:
         """Remove a file, a link or a tree."""
-        request = frames.FileRemove(_encode(path), recursive)
+        request = frames.FileRemove(encoded_path(path), recursive)
         await self._simple(operations.FILE_REMOVE, path, request)
 
     async def watch_dir(self, path: str, ready: asyncio.Event | None = None) -> AsyncIterator[frames.Event]:
         """Yield changes of a directory until the caller stops; `ready` is set once the watch stands."""
         self._owner.live.check()
         self._owner.door.record(operations.FILE_WATCH, path, {}, "success", 0)
-        async for event in file_work.watch(self._channel, _encode(path), ready or asyncio.Event()):
+        async for event in file_work.watch(self._channel, encoded_path(path), ready or asyncio.Event()):
             yield event
 
     async def export(self, path: str, target: str | os.PathLike[str]) -> int:
@@ -137,23 +130,23 @@ class AsyncFiles:
 
     async def _read_all(self, path: str) -> bytes:
         data = bytearray()
-        async for chunk in file_work.read(self._channel, _encode(path), length=MAX_READ_BYTES + 1):
+        async for chunk in file_work.read(self._channel, encoded_path(path), length=MAX_READ_BYTES + 1):
             data += chunk
         if len(data) > MAX_READ_BYTES:
             raise FileTooLarge(path=path, detail=f"over {MAX_READ_BYTES} bytes; use stream()")
         return bytes(data)
 
     async def _write(self, path: str, data: str | bytes, flags: int, mode: int) -> EntryInfo:
-        content = data.encode(errors="surrogateescape") if isinstance(data, str) else data
-        work = file_work.write(self._channel, _encode(path), content, flags=flags, mode=mode)
+        content = data.encode(errors="surrogateescape") if isinstance(data, str) else bytes(data)
+        work = file_work.write(self._channel, encoded_path(path), content, flags=flags, mode=mode)
         await self._call(operations.FILE_WRITE, path, work, {"bytes": len(content)})
-        entry = await file_work.stat(self._channel, _encode(path), follow=True)
+        entry = await file_work.stat(self._channel, encoded_path(path), follow=True)
         return EntryInfo.of(entry, os.path.dirname(path))  # noqa: PTH120 - an inside path
 
     async def _simple(
         self, operation: str, path: str, request: frames.ToCell, params: dict[str, Any] | None = None
     ) -> None:
-        work = file_work.simple(self._channel, _encode(path), request)
+        work = file_work.simple(self._channel, encoded_path(path), request)
         await self._call(operation, path, work, params)
 
     async def _call(

@@ -71,7 +71,8 @@ class _Int:
         try:
             out += self.layout.pack(value)
         except struct.error as error:
-            raise ProtocolError(detail=f"integer out of range: {value!r}") from error
+            # Our caller's mistake: a ProtocolError would blame the peer.
+            raise ValueError(f"not a number that the wire can carry: {value!r}") from error
 
     def read(self, reader: Reader) -> int:
         return int(reader.unpack(self.layout))

@@ -169,11 +169,15 @@ impl<'a> Builder<'a> {
     }
 
     fn symlink(&self, step: &Symlink) -> LaunchResult<()> {
-        let (parent, name) = self.parent(&step.name, &step.path)?;
         let target = c_string(&step.name, &step.target)?;
-        match file::make_symlink(&target, parent.as_fd(), &name) {
+        self.link(&step.name, &target, &step.path)
+    }
+
+    fn link(&self, step: &str, target: &CStr, path: &str) -> LaunchResult<()> {
+        let (parent, name) = self.parent(step, path)?;
+        match file::make_symlink(target, parent.as_fd(), &name) {
             Err(error) if error.0 == libc::EEXIST => Ok(()),
-            other => other.at(&step.name, &step.path),
+            other => other.at(step, path),
         }
     }
 
@@ -238,7 +242,8 @@ impl<'a> Builder<'a> {
         devpts.set(c"mode", c"0620").at(&step.name, "mode")?;
         devpts.set(c"max", &c_number(u64::from(step.max))).at(&step.name, "max")?;
         let tree = devpts.mount(NOSUID | NOEXEC).at(&step.name, "devpts")?;
-        self.attach(&step.name, tree.as_fd(), "dev/pts")
+        self.attach(&step.name, tree.as_fd(), "dev/pts")?;
+        self.link(&step.name, c"pts/ptmx", "dev/ptmx")
     }
 
     fn proc(&self, step: &Proc) -> LaunchResult<()> {

@@ -21,7 +21,7 @@ use self::error::{AtStep, LaunchError, LaunchResult};
 use self::report::Phases;
 use self::tree::Trees;
 use crate::serve::Cell;
-use crate::sys::{file, ident, io};
+use crate::sys::{file, ident, io, process};
 use crate::wire::frame::Decoder;
 use crate::wire::message::{FromCell, PROTOCOL_VERSION, Ready, Spawned};
 use crate::wire::plan::{LAUNCH, LAUNCH_INNER_USER, Launch, NONE};
@@ -36,13 +36,24 @@ const PLAN_TIMEOUT_MS: i32 = 5_000;
 pub fn run() -> i32 {
     let channel = io::adopt(CHANNEL);
     let owner = io::adopt(OWNER);
-    match launch(&channel, owner) {
+    match close_the_rest().and_then(|()| launch(&channel, owner)) {
         Ok(()) => 0,
         Err(error) => {
             report::fail(channel.as_fd(), &error);
             1
         }
     }
+}
+
+/// The embedding program's own descriptors end here, the standard ones too: a cell that kept its terminal or a pipe
+/// of it would hold them open, and a host directory among them would be a way out (CVE-2024-21626).
+fn close_the_rest() -> LaunchResult<()> {
+    const STEP: &str = "close inherited descriptors";
+    io::close_from(OWNER.unsigned_abs() + 1).at(STEP, "close_range")?;
+    let null = file::open_at(None, c"/dev/null", libc::O_RDWR, 0, 0).at(STEP, "/dev/null")?;
+    (0..3).try_for_each(|standard| process::duplicate_to(null.as_fd(), standard)).at(STEP, "dup2")?;
+    // newuidmap(1) inherits nothing but the standard ones.
+    process::close_on_exec_from(CHANNEL.unsigned_abs()).at(STEP, "close-on-exec")
 }
 
 fn launch(channel: &OwnedFd, owner: OwnedFd) -> LaunchResult<()> {

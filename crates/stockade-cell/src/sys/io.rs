@@ -13,6 +13,12 @@ pub fn adopt(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
+/// close_range(2): close every descriptor from `first` on.
+pub fn close_from(first: libc::c_uint) -> SysResult<()> {
+    // SAFETY: integers only; called at start, before anything above `first` is owned.
+    check_int(unsafe { libc::close_range(first, libc::c_uint::MAX, 0) }).map(drop)
+}
+
 /// read(2).
 pub fn read(fd: BorrowedFd, buffer: &mut [u8]) -> SysResult<usize> {
     // SAFETY: the pointer and length describe `buffer`, which outlives the call.

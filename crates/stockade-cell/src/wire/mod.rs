@@ -5,3 +5,6 @@ pub mod codec;
 pub mod frame;
 pub mod message;
 pub mod plan;
+
+#[cfg(test)]
+mod golden;
