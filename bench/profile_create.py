@@ -12,6 +12,7 @@ import cProfile
 import functools
 import inspect
 import os
+import pkgutil
 import pstats
 import shutil
 import statistics
@@ -31,43 +32,33 @@ from bench.ours import Ours, check_success  # noqa: E402 - needs the path
 from bench.peers import TRUE  # noqa: E402
 from bench.samples import Summary, now_ms  # noqa: E402
 from bench.view import view_of  # noqa: E402
-from stockade.audit import AuditWriter  # noqa: E402
-from stockade.audit import writer as audit_writer  # noqa: E402
-from stockade.audit.sqlite import SqliteStore  # noqa: E402
-from stockade.isolation import cgroups_io  # noqa: E402
-from stockade.isolation.slots import Slot, Slots  # noqa: E402
-from stockade.runtime import live  # noqa: E402
-from stockade.runtime.channel import Channel  # noqa: E402
-from stockade.runtime.command import Command  # noqa: E402
-from stockade.runtime.live import LiveSandbox  # noqa: E402
-from stockade.sandbox import _door, owner  # noqa: E402
-from stockade.sandbox.commands import AsyncCommands  # noqa: E402
 
 Samples = dict[str, list[float]]
 
-#: What is timed from call to return: module or class, name. Nested ones count in the outer ones too.
-STAGES: tuple[tuple[Any, str], ...] = (
-    (owner.Owner, "prepare"),
-    (Slots, "take"),
-    (LiveSandbox, "launch"),
-    (live, "start_launcher"),
-    (LiveSandbox, "_reap_launcher"),
-    (LiveSandbox, "_stand"),
-    (_door.Door, "record"),
-    (LiveSandbox, "destroy"),
-    (cgroups_io, "kill"),
-    (LiveSandbox, "_wait_cell"),
-    (LiveSandbox, "_close_all"),
-    (cgroups_io, "remove"),
-    (Slot, "release"),
-    (AuditWriter, "aflush"),
-    (audit_writer, "prepare"),
-    (SqliteStore, "append"),
-    (AsyncCommands, "_run"),
-    (Command, "wait"),
-    (cgroups_io, "oom_kills"),
-    (Channel, "send"),
-    (Channel, "_readable"),
+#: What is timed from call to return. Nested ones count in the outer ones too; one that is gone is named and left out.
+STAGES = (
+    "stockade.sandbox.owner:Owner.prepare",
+    "stockade.isolation.seccomp:compile_profile",
+    "stockade.isolation.slots:Slots.take",
+    "stockade.runtime.live:LiveSandbox.launch",
+    "stockade.runtime.live:start_launcher",
+    "stockade.runtime.live:LiveSandbox._reap_launcher",
+    "stockade.runtime.live:LiveSandbox._stand",
+    "stockade.sandbox._door:Door.record",
+    "stockade.sandbox.commands:AsyncCommands._run",
+    "stockade.runtime.command:Command.wait",
+    "stockade.runtime.live:LiveSandbox.oom_kills",
+    "stockade.runtime.channel:Channel.send_raw",
+    "stockade.runtime.channel:Channel._readable",
+    "stockade.runtime.live:LiveSandbox.destroy",
+    "stockade.isolation.cgroups_io:kill",
+    "stockade.runtime.live:LiveSandbox._wait_cell",
+    "stockade.runtime.live:LiveSandbox._close_all",
+    "stockade.isolation.cgroups_io:remove",
+    "stockade.isolation.slots:Slot.release",
+    "stockade.audit.writer:AuditWriter.aflush",
+    "stockade.audit.writer:prepare",
+    "stockade.audit.sqlite:SqliteStore.append",
 )
 
 
@@ -145,17 +136,29 @@ async def _cold_rounds(ours: Ours, rounds: int) -> None:
 @contextmanager
 def _timed(samples: Samples) -> Iterator[None]:
     """Take the time of every stage while the block runs."""
-    originals = [(place, name, vars(place)[name]) for place, name in STAGES]
-    for place, name, original in originals:
-        label = f"{place.__name__.rpartition('.')[2]}.{name}"
-        function = original.__func__ if isinstance(original, classmethod) else original
-        wrapped: Any = _wrap(function, samples[label])
-        setattr(place, name, classmethod(wrapped) if isinstance(original, classmethod) else wrapped)
+    originals = []
+    for stage in STAGES:
+        module, _, path = stage.partition(":")
+        owner, _, name = path.rpartition(".")
+        place = pkgutil.resolve_name(f"{module}:{owner}" if owner else module)
+        original = vars(place).get(name)
+        if original is None:
+            print(f"not found: {stage}")
+            continue
+        originals.append((place, name, original))
+        label = stage.removeprefix("stockade.")
+        setattr(place, name, _wrapped(original, samples[label]))
     try:
         yield
     finally:
         for place, name, original in originals:
             setattr(place, name, original)
+
+
+def _wrapped(original: Any, taken: list[float]) -> Any:  # noqa: ANN401 - a function or a class method
+    if isinstance(original, classmethod):
+        return classmethod(_wrap(original.__func__, taken))
+    return _wrap(original, taken)
 
 
 def _wrap(function: Callable[..., Any], taken: list[float]) -> Callable[..., Any]:

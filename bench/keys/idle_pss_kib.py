@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 
 from bench import processes
@@ -21,22 +19,18 @@ AT_ONCE = 10
 def measure(setting: Setting) -> Measurement:
     """Ours has run one command before, so what the cell touches to do that counts.
 
-    Of a peer counts what it keeps alive beside the payload (sleep), which ours need not have. What a sandbox costs in
-    the Python process that owns it is the variant `owner`.
+    Of a peer counts what it keeps alive beside the payload (sleep), which ours need not have.
     """
     with ExitStack() as stack:
         stack.enter_context(setting.ours.audited())
         runner = stack.enter_context(asyncio.Runner())
-        contenders: dict[str, Round] = {
-            "ours": lambda: runner.run(_cells(setting.ours)),
-            "owner": lambda: runner.run(_owner(setting.ours)),
-        }
+        contenders: dict[str, Round] = {"ours": lambda: runner.run(_cells(setting.ours))}
         for peer in setting.present.peers:
             contenders[peer.name] = _round(peer)
         summaries = interleave(contenders, setting.rounds_or(ROUNDS), warmups=1)
     note = (
-        f"PSS of all processes that stay alive for one idle sandbox, payload aside, {AT_ONCE} at once; ours: after "
-        "one command; variant owner: growth of the owning Python process for each sandbox"
+        f"PSS of all processes that stay alive for one idle sandbox, {AT_ONCE} at once; ours: after one command; "
+        "peers: without the payload"
     )
     return measurement("KiB", summaries, setting.present, note)
 
@@ -51,22 +45,13 @@ def _round(peer: Peer) -> Round:
 
 
 async def _cells(ours: Ours) -> list[float]:
-    pids: list[int] = []
-    return await _with_ten(ours, pids, lambda: [_tree_pss(pid) for pid in pids])
-
-
-async def _owner(ours: Ours) -> list[float]:
-    before = processes.pss_kib(os.getpid())
-    return await _with_ten(ours, [], lambda: [(processes.pss_kib(os.getpid()) - before) / AT_ONCE])
-
-
-async def _with_ten(ours: Ours, pids: list[int], look: Callable[[], list[float]]) -> list[float]:
     async with AsyncExitStack() as stack:
+        pids = []
         for _ in range(AT_ONCE):
             sandbox = await stack.enter_async_context(await ours.create_async())
             check_success(await sandbox.commands.run(TRUE))
             pids.append(sandbox.live.pid)
-        return look()
+        return [_tree_pss(pid) for pid in pids]
 
 
 def _tree_pss(pid: int) -> float:
