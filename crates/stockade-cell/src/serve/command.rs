@@ -17,6 +17,9 @@ use crate::sys::process::{self, Reaped};
 use crate::sys::{Errno, SysResult};
 use crate::wire::message::{Exited, FromCell, Start, Started, reason, start, stream};
 
+/// When a command without input is first looked at, if it has not ended by then: most have, and each event in the
+/// middle of a short life would wake cell and host beside it. It delays the first output by no more than this.
+const FIRST_LOOK: Duration = Duration::from_millis(2);
 /// How long the output of a dead tree may stay open: only a process outside the tree can hold it.
 const DRAIN: Duration = Duration::from_millis(200);
 /// Reads of one stream in one turn, so that one command's output does not starve the rest.
@@ -57,6 +60,7 @@ pub struct Command {
     /// How its processes are told from others.
     pub mark: Mark,
     status: Option<OwnedFd>,
+    first_look: Option<Instant>,
     failure: Option<Refusal>,
     input: Option<Input>,
     outputs: [Option<OutputStream>; 2],
@@ -88,26 +92,15 @@ impl Command {
         let is_terminal = request.flags & start::PTY != 0;
         let output =
             |fd, number| OutputStream::new(fd, number, request.credit, request.output_limit);
-        epoll.add(
-            spawned.status.as_fd(),
-            token(Source::Status, id),
-            Interest::ReadEdge,
-        )?;
-        epoll.add(
-            spawned.output.as_fd(),
-            token(Source::Stdout, id),
-            Interest::ReadEdge,
-        )?;
-        if let Some(error) = &spawned.error {
-            epoll.add(error.as_fd(), token(Source::Stderr, id), Interest::ReadEdge)?;
-        }
-        Ok(Self {
+        let has_input = spawned.input.is_some();
+        let command = Self {
             id,
             mark: Mark {
                 pid: spawned.pid,
                 tag,
             },
             status: Some(spawned.status),
+            first_look: (!has_input).then_some(started + FIRST_LOOK),
             failure: None,
             input: spawned.input.map(|fd| Input::new(fd, is_terminal)),
             outputs: [
@@ -126,7 +119,34 @@ impl Command {
             swept: false,
             drained_by: None,
             dropped: [0; 2],
-        })
+        };
+        if has_input {
+            // The host waits for the first credit.
+            command.attach(epoll)?;
+        }
+        Ok(command)
+    }
+
+    /// Wait for its events from now on.
+    fn attach(&self, epoll: &Epoll) -> SysResult<()> {
+        let [output, error] = &self.outputs;
+        let descriptors = [
+            (Source::Status, self.status.as_ref().map(AsFd::as_fd)),
+            (
+                Source::Stdout,
+                output.as_ref().map(OutputStream::descriptor),
+            ),
+            (Source::Stderr, error.as_ref().map(OutputStream::descriptor)),
+        ];
+        for (source, fd) in descriptors {
+            let Some(fd) = fd else { continue };
+            match epoll.add(fd, token(source, self.id), Interest::ReadEdge) {
+                // The second try after one that failed half-way.
+                Ok(()) | Err(Errno(libc::EEXIST)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// An event came for one of its descriptors.
@@ -152,6 +172,20 @@ impl Command {
             Ok(_) | Err(_) => self.announce(channel),
         }
         self.status = None;
+    }
+
+    /// Announce it and wait for its events, when it has lived long enough for that.
+    pub fn look(&mut self, channel: &mut Channel, epoll: &Epoll, now: Instant) {
+        if self.first_look.is_none_or(|when| when > now) {
+            return;
+        }
+        self.check_status(channel);
+        let attached = self.attach(epoll);
+        // The user's limit of epoll watches: until there is room it is looked at again and again.
+        self.first_look = attached.is_err().then_some(now + FIRST_LOOK);
+        for output in self.outputs.iter_mut().flatten() {
+            output.mark_ready();
+        }
     }
 
     fn announce(&mut self, channel: &mut Channel) {
@@ -241,6 +275,7 @@ impl Command {
         self.check_status(channel);
         // A process that was killed before exec: the status pipe is at its end now at the latest.
         self.status = None;
+        self.first_look = None;
         self.ending = Some(Ending {
             reaped,
             duration: now.duration_since(self.started),
@@ -417,7 +452,10 @@ impl Command {
     pub fn deadline(&self) -> Option<Instant> {
         let alarm = self.alarm.map(|(when, _)| when);
         let pass = self.next_pass.filter(|_| !self.swept);
-        [alarm, pass, self.drained_by].into_iter().flatten().min()
+        [alarm, pass, self.drained_by, self.first_look]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

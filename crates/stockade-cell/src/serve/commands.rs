@@ -248,6 +248,13 @@ impl Commands {
         }
     }
 
+    /// Announce commands that have lived a little.
+    pub fn look(&mut self, channel: &mut Channel, epoll: &Epoll, now: Instant) {
+        for command in self.live.values_mut() {
+            command.look(channel, epoll, now);
+        }
+    }
+
     /// Time limits.
     pub fn check_alarms(&mut self, table: &ProcessTable, now: Instant) {
         let ids: Vec<u32> = self.live.keys().copied().collect();

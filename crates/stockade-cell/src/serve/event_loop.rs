@@ -16,10 +16,11 @@ use super::resolve::Resolver;
 use super::stats;
 use super::watch::Watches;
 use crate::sys::io::{self, Epoll, Interest, Readiness};
-use crate::sys::{SysResult, file, process};
+use crate::sys::{Errno, SysResult, file, ident, process};
 use crate::wire::message::{
     CHUNK_BYTES, Credit, FromCell, Ping, Pong, ToCell, code, reason, stream,
 };
+use crate::wire::plan::Identity;
 
 /// Files that the cell and what it starts make are not writable for others.
 const UMASK: u32 = 0o022;
@@ -56,6 +57,7 @@ impl EventLoop {
         process::block_signals()?;
         process::set_umask(UMASK);
         let null = occupy_standard_descriptors()?;
+        check_file_ids(&cell.identity)?;
         let epoll = Epoll::new()?;
         let child_signals = process::child_signals()?;
         epoll.add(
@@ -297,10 +299,12 @@ impl EventLoop {
             resolver,
             table,
             channel,
+            epoll,
             scratch,
             ..
         } = self;
         commands.reap(channel, now);
+        commands.look(channel, epoll, now);
         commands.check_alarms(table, now);
         let walking = limits.check(commands, table, confinement, resolver, now);
         commands.sweep(table, now);
@@ -309,6 +313,24 @@ impl EventLoop {
         let watching = watches.pump(channel, now);
         walking || pumping || moving || watching
     }
+}
+
+/// setfsuid(2) tells no error. What works here works always: the capabilities that it needs don't change.
+fn check_file_ids(identity: &Identity) -> SysResult<()> {
+    if identity.tag_count == 0 {
+        return Ok(());
+    }
+    for (uid, gid) in [
+        (identity.payload_uid, identity.payload_gid),
+        (identity.cell_uid, identity.cell_gid),
+    ] {
+        process::set_file_ids(uid, gid);
+        if process::file_ids() != (uid, gid) {
+            return Err(Errno(libc::EPERM));
+        }
+    }
+    // With a debugging host's fs.suid_dumpable=1 the change made us dumpable.
+    ident::prctl(libc::PR_SET_DUMPABLE, 0).map(drop)
 }
 
 /// Make sure that 0, 1 and 2 are taken, so that no pipe of ours gets a number that a child replaces; return /dev/null.

@@ -1,6 +1,6 @@
 //! One stream of a command's output: read within the host's credit, counted and dropped above the limit.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::channel::Channel;
 use crate::sys::Errno;
@@ -48,6 +48,12 @@ impl OutputStream {
     /// An event came, or the command ended: the next read tells what there is.
     pub fn mark_ready(&mut self) {
         self.ready = true;
+    }
+
+    /// What to wait for.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Allow more bytes.

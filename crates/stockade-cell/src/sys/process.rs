@@ -190,19 +190,23 @@ pub fn close_on_exec_from(first: libc::c_uint) -> SysResult<()> {
     .map(drop)
 }
 
-/// The file system ids of the calling thread (setfsuid(2), setfsgid(2)).
-pub fn set_file_ids(uid: u32, gid: u32) -> SysResult<()> {
-    // SAFETY: integers only. Both calls return the previous id, never an error, so each is read back with -1.
+/// setfsgid(2) and setfsuid(2) of the calling thread. They tell no error: compare with `file_ids`.
+pub fn set_file_ids(uid: u32, gid: u32) {
+    // SAFETY: integers only.
     unsafe {
         libc::syscall(libc::SYS_setfsgid, gid);
         libc::syscall(libc::SYS_setfsuid, uid);
-        let group = libc::syscall(libc::SYS_setfsgid, -1);
+    }
+}
+
+/// The file system ids of the calling thread: user, group.
+#[must_use]
+pub fn file_ids() -> (u32, u32) {
+    // SAFETY: -1 is no id, so nothing changes; both return what was before.
+    unsafe {
         let user = libc::syscall(libc::SYS_setfsuid, -1);
-        if group as u32 == gid && user as u32 == uid {
-            Ok(())
-        } else {
-            Err(Errno(libc::EPERM))
-        }
+        let group = libc::syscall(libc::SYS_setfsgid, -1);
+        (user as u32, group as u32)
     }
 }
 
