@@ -28,6 +28,9 @@ _V1_ROUNDS = 8
 
 _OURS = re.compile(rf"/(?:[^/]+/)*{DIRECTORY}/[a-z0-9][a-z0-9-]{{0,62}}(?:/cell|/work)?", re.ASCII)
 
+#: v2's memory.events and v1's memory.oom_control both have a line "oom_kill N".
+_OOM_FILES = {CGROUP_WORK: "memory.events", CGROUP_JOIN: "memory.oom_control"}
+
 _prepared: set[str] = set()
 
 
@@ -166,17 +169,36 @@ def _populated(path: str) -> bool:
     return _field(f"{path}/cgroup.events", "populated") == 1
 
 
-def oom_kills(cgroups: Sequence[Cgroup]) -> int:
-    """Return how many processes of a sandbox the kernel killed for memory; 0 without a memory controller."""
-    counts = [_oom_kills(cgroup) for cgroup in cgroups if cgroup.role in (CGROUP_WORK, CGROUP_JOIN)]
-    return sum(counts)
+class OomCounter:
+    """Counts a sandbox's processes that the kernel killed for memory, from one open file: a read takes 4 us."""
 
+    def __init__(self, cgroups: Sequence[Cgroup]) -> None:
+        """Open the memory controller's file; without one the count stays 0."""
+        self._descriptor = -1
+        for cgroup in cgroups:
+            if any(write.file.startswith("memory.") for write in cgroup.writes):
+                file = _OOM_FILES.get(cgroup.role)
+                if file:
+                    self._descriptor = os.open(f"{cgroup.path}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+                    return
 
-def _oom_kills(cgroup: Cgroup) -> int:
-    file = "memory.events" if cgroup.role == CGROUP_WORK else "memory.oom_control"
-    if not any(write.file.startswith("memory.") for write in cgroup.writes):
-        return 0
-    return _field(f"{cgroup.path}/{file}", "oom_kill") or 0
+    def read(self) -> int:
+        """Return the kills so far."""
+        if self._descriptor < 0:
+            return 0
+        try:
+            text = os.pread(self._descriptor, 4096, 0)
+        except OSError:  # ENODEV: the cgroup was removed
+            return 0
+        _, _, rest = text.partition(b"oom_kill ")
+        number = rest.partition(b"\n")[0]
+        return int(number) if number.isdigit() else 0
+
+    def close(self) -> None:
+        """Close the file; the count is 0 from then on."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def usage(cgroups: Sequence[Cgroup]) -> Usage:

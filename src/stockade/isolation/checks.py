@@ -75,7 +75,9 @@ def _user_namespaces(host: Host) -> Finding:
         return _missing(name, "switched off", "sysctl -w user.max_user_namespaces=15000")
     if host.is_root and (host.lacks or not host.all_ids):
         lacks = ", ".join(host.lacks) or "ids of its own: it is inside a user namespace"
-        return _missing(name, f"this root lacks {lacks}", "Run as the machine's root, or as an ordinary user.")
+        return _missing(
+            name, f"this root lacks {lacks}", "Run as the machine's root, or as an ordinary user."
+        )
     if host.is_root:
         return _ok(name, f"as root, {host.max_user_namespaces} at once")
     if not host.userns_clone:

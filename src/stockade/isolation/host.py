@@ -110,7 +110,9 @@ class Host:
     @property
     def lacks(self) -> tuple[str, ...]:
         """Capabilities that root needs to build walls and does not have."""
-        return tuple(name for name, bit in ROOT_CAPABILITIES.items() if not self.capabilities >> bit & 1)
+        return tuple(
+            name for name, bit in ROOT_CAPABILITIES.items() if not self.capabilities >> bit & 1
+        )
 
     @property
     def is_root(self) -> bool:
@@ -257,9 +259,10 @@ ETC_ENTRIES = tuple(
 )  # fmt: skip
 #: What shows the kernel or the host through /proc, or acts on them; most is root's only, and masked all the same.
 PROC_MASKED = (
-    "acpi", "asound", "bus", "cmdline", "config.gz", "diskstats", "driver", "dynamic_debug", "fs", "iomem", "ioports", "irq", "kallsyms", "kcore",
-    "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "partitions",
-    "sched_debug", "scsi", "slabinfo", "sysrq-trigger", "timer_list", "timer_stats", "tty", "vmallocinfo",
+    "acpi", "asound", "bus", "cmdline", "config.gz", "diskstats", "driver", "dynamic_debug", "fs", "iomem", "ioports",
+    "irq", "kallsyms", "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags",
+    "latency_stats", "modules", "mtrr", "partitions", "sched_debug", "scsi", "slabinfo", "sysrq-trigger",
+    "timer_list", "timer_stats", "tty", "vmallocinfo",
 )  # fmt: skip
 
 

@@ -56,18 +56,33 @@ class Slot:
 
     def release(self) -> None:
         """Give the slot back; call it when its cgroups are gone. A second call does nothing."""
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor = self._forget()
         if descriptor >= 0:
-            _held.discard(self)
             os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+            _unlock(descriptor)
 
     def abandon(self) -> None:
         """Unlock the slot but leave its content: what is left of the sandbox is collected later."""
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor = self._forget()
         if descriptor >= 0:
-            _held.discard(self)
+            _unlock(descriptor)
+
+    def close_copy(self) -> None:
+        """Close a forked child's copy; the lock stays its parent's."""
+        descriptor = self._forget()
+        if descriptor >= 0:
             os.close(descriptor)
+
+    def _forget(self) -> int:
+        descriptor, self._descriptor = self._descriptor, -1
+        _held.discard(self)
+        return descriptor
+
+
+def _unlock(descriptor: int) -> None:
+    """Unlock by name: a child that was just forked may still hold a copy of the descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 # A forked child holds the lock too: without this, a worker that outlives its parent keeps a dead sandbox's slot.
@@ -76,7 +91,7 @@ _held: weakref.WeakSet[Slot] = weakref.WeakSet()
 
 def _close_in_child() -> None:
     for slot in list(_held):
-        slot.abandon()
+        slot.close_copy()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

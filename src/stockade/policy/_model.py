@@ -9,7 +9,15 @@ import posixpath
 import re
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+)
 
 T = TypeVar("T")
 
@@ -85,8 +93,13 @@ def check_path(value: str) -> str:
 
 #: A number of bytes; written `512M` or as an integer.
 Size = Annotated[int, BeforeValidator(_to_bytes), Field(gt=0, lt=1 << 50)]
-#: A number of milliseconds; written `60s` or as seconds.
-Duration = Annotated[int, BeforeValidator(_to_ms), Field(gt=0, le=7 * 24 * 3_600_000)]
+#: A number of milliseconds; written `60s` or as seconds. It is dumped with its unit, so that it can be read again.
+Duration = Annotated[
+    int,
+    BeforeValidator(_to_ms),
+    Field(gt=0, le=7 * 24 * 3_600_000),
+    PlainSerializer(lambda value: f"{value}ms", return_type=str),
+]
 #: An absolute, normalised path.
 Path = Annotated[str, AfterValidator(check_path)]
 #: A text without control characters.

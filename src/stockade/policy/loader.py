@@ -41,11 +41,15 @@ def with_isolation(policy: Policy, changes: dict[str, Any], source: str = "argum
     """
     document = Document({"isolation": changes})
     try:
-        isolation = Isolation.model_validate({**policy.isolation.model_dump(exclude_unset=True), **changes})
+        isolation = Isolation.model_validate(
+            {**policy.isolation.model_dump(exclude_unset=True), **changes}
+        )
         return Policy(isolation=isolation, limits=policy.limits, filesystem=policy.filesystem)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
-        problems = tuple(_problem(_words(item), ("isolation", *item["loc"]), document) for item in found)
+        problems = tuple(
+            _problem(_words(item), ("isolation", *item["loc"]), document) for item in found
+        )
         raise PolicyError(problems, source) from error
 
 

@@ -47,4 +47,5 @@ def _holds(opcode: int, accumulator: int, k: int) -> bool:
             return accumulator >= k
         case 0x45:
             return bool(accumulator & k)
-    raise AssertionError(f"opcode {opcode:#x}")
+        case _:
+            raise AssertionError(f"opcode {opcode:#x}")

@@ -33,5 +33,7 @@ def _system(own: dict[str, object]) -> System:
         landlock_abi=int(str(own["landlock_abi"])),
         libseccomp="2.5.4",
         hard_limits=tuple((limit, RLIM_INFINITY) for limit in RLIMIT_NAMES),
-        may_write=lambda path: any(path == place or path.startswith(f"{place}/") for place in writable),
+        may_write=lambda path: any(
+            path == place or path.startswith(f"{place}/") for place in writable
+        ),
     )

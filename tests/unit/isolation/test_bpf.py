@@ -13,7 +13,9 @@ BEHIND = INSTRUCTION.pack(0x06, 0, 0, FELL_THROUGH)
 _words = st.integers(0, (1 << 32) - 1)
 _small = st.sampled_from([0, 1, 2, 4, 16, 22, 0x5412, 0xFFFFFFFF])
 _arguments = st.lists(
-    st.builds(lambda high, low: high << 32 | low, st.sampled_from([0, 1, 0xFFFFFFFF]), _small | _words),
+    st.builds(
+        lambda high, low: high << 32 | low, st.sampled_from([0, 1, 0xFFFFFFFF]), _small | _words
+    ),
     min_size=6,
     max_size=6,
 )

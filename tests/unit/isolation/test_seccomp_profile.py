@@ -10,13 +10,14 @@ from stockade.isolation.seccomp.profile import CELL_CALLS, Group, parse_profile,
 DEFAULT = read_profile("default")
 
 #: R6's list, and what the field denies beside it; each must be recorded.
-HIGH_RISK = """
-    init_module finit_module delete_module kexec_load kexec_file_load mount umount2 pivot_root chroot open_tree
-    move_mount fsopen fsconfig fsmount fspick mount_setattr open_tree_attr ptrace process_vm_readv process_vm_writev
-    kcmp settimeofday clock_settime bpf userfaultfd keyctl add_key request_key io_uring_setup io_uring_enter
-    io_uring_register open_by_handle_at name_to_handle_at perf_event_open setns reboot swapon swapoff acct quotactl
-    quotactl_fd sethostname setdomainname iopl ioperm nfsservctl lookup_dcookie pidfd_getfd memfd_secret
-""".split()
+HIGH_RISK = (
+    "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "mount", "umount2", "pivot_root",
+    "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "open_tree_attr",
+    "ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "settimeofday", "clock_settime", "bpf", "userfaultfd",
+    "keyctl", "add_key", "request_key", "io_uring_setup", "io_uring_enter", "io_uring_register", "open_by_handle_at",
+    "name_to_handle_at", "perf_event_open", "setns", "reboot", "swapon", "swapoff", "acct", "quotactl", "quotactl_fd",
+    "sethostname", "setdomainname", "iopl", "ioperm", "nfsservctl", "lookup_dcookie", "pidfd_getfd", "memfd_secret",
+)  # fmt: skip
 
 
 def _action_of(call: str) -> str | None:
@@ -51,7 +52,14 @@ def test_no_call_stands_twice() -> None:
 
 def test_probes_of_harmless_programs_weigh_nothing() -> None:
     """They are records and never escalate alone (kernel-facts 17)."""
-    probes = {"io_uring_setup", "perf_event_open", "chroot", "clock_settime", "ptrace", "get_mempolicy"}
+    probes = {
+        "io_uring_setup",
+        "perf_event_open",
+        "chroot",
+        "clock_settime",
+        "ptrace",
+        "get_mempolicy",
+    }
     weights = {call: group.action.weight for group in DEFAULT.groups for call in group.calls}
     assert {weights[call] for call in probes} == {0}
 
@@ -64,7 +72,9 @@ def test_what_the_cell_needs_is_allowed() -> None:
 
 def test_child_rules_never_silence_a_notified_call() -> None:
     """A refusal by the command's filter would win over the notification (kernel-facts 15)."""
-    notified = {call for group in DEFAULT.groups if group.action.kind == "notify" for call in group.calls}
+    notified = {
+        call for group in DEFAULT.groups if group.action.kind == "notify" for call in group.calls
+    }
     assert not notified & {rule.call for rule in (*DEFAULT.child, *DEFAULT.single)}
 
 
@@ -74,7 +84,9 @@ def test_policy_may_allow_an_unlocked_call() -> None:
     assert [group.action.kind for group in extended.groups if "ptrace" in group.calls] == ["allow"]
 
 
-@pytest.mark.parametrize("call", ["mount", "bpf", "io_uring_setup", "memfd_secret", "setns", "init_module"])
+@pytest.mark.parametrize(
+    "call", ["mount", "bpf", "io_uring_setup", "memfd_secret", "setns", "init_module"]
+)
 def test_policy_may_not_allow_a_locked_call(call: str) -> None:
     """Some calls end the wall itself."""
     with pytest.raises(PolicyError, match="can't be allowed"):
@@ -91,7 +103,9 @@ def test_policy_may_not_replace_a_rule_on_arguments(call: str) -> None:
 def test_denied_call_is_notified() -> None:
     """Who denies a call wants to know who tries."""
     extended = DEFAULT.extended((), ("inotify_init1",))
-    assert [group.action.kind for group in extended.groups if "inotify_init1" in group.calls] == ["notify"]
+    assert [group.action.kind for group in extended.groups if "inotify_init1" in group.calls] == [
+        "notify"
+    ]
 
 
 def test_ruled_call_can_be_denied_whole() -> None:
@@ -111,7 +125,10 @@ def test_unknown_names_are_all_reported() -> None:
     """A misspelt call is an error, for it would protect nothing."""
     with pytest.raises(PolicyError) as caught:
         DEFAULT.extended(("pttrace",), ("moumt",))
-    assert [problem.path for problem in caught.value.problems] == ["isolation.allow", "isolation.deny"]
+    assert [problem.path for problem in caught.value.problems] == [
+        "isolation.allow",
+        "isolation.deny",
+    ]
 
 
 def test_unknown_profile_is_an_error() -> None:

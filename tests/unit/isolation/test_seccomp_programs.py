@@ -55,13 +55,17 @@ def test_listed_call_gets_its_groups_action(arch: str, group: object, call: str)
 @pytest.mark.parametrize("number", [*range(335, 424), *range(470, 600), 1000, 0x3FFFFFFF])
 def test_unknown_number_is_missing(arch: str, number: int) -> None:
     """ENOSYS makes libraries take their older way."""
-    known = {_number(arch, call) for _, call in GROUP_CALLS} | {_number(arch, rule.call) for rule in DEFAULT.rules}
+    known = {_number(arch, call) for _, call in GROUP_CALLS} | {
+        _number(arch, rule.call) for rule in DEFAULT.rules
+    }
     if number not in known:
         assert cbpf.run(PROGRAMS[arch].main, number, arch=AUDIT[arch]) == ENOSYS
 
 
 @both
-@pytest.mark.parametrize("call", ["statmount", "listmount", "lsm_get_self_attr", "lsm_list_modules"])
+@pytest.mark.parametrize(
+    "call", ["statmount", "listmount", "lsm_get_self_attr", "lsm_list_modules"]
+)
 def test_newer_call_without_a_use_is_missing(arch: str, call: str) -> None:
     """They show the host's mounts and modules; everything falls back to /proc."""
     assert _main(arch, call) == ENOSYS
@@ -90,7 +94,11 @@ def test_filters_refuse_every_other_architecture(arch: str) -> None:
 def test_x32_call_is_missing(number: int) -> None:
     """x32 shares x86_64's architecture value and is told apart by a bit of the number."""
     numbers = (0x40000000 | number, 0xC0000000 | number)
-    results = {cbpf.run(code, nr) for nr in numbers for code in (PROGRAMS["x86_64"].main, PROGRAMS["x86_64"].child)}
+    results = {
+        cbpf.run(code, nr)
+        for nr in numbers
+        for code in (PROGRAMS["x86_64"].main, PROGRAMS["x86_64"].child)
+    }
     assert results == {ENOSYS}
 
 
@@ -129,7 +137,9 @@ def test_typing_into_a_terminal_is_refused(arch: str, command: int) -> None:
 
 
 @both
-@pytest.mark.parametrize("command", [0, 0x5401, 0x5411, 0x5413, 0x541B, 0x80045430, HIGH | 0x80045430])
+@pytest.mark.parametrize(
+    "command", [0, 0x5401, 0x5411, 0x5413, 0x541B, 0x80045430, HIGH | 0x80045430]
+)
 def test_other_ioctls_are_allowed(arch: str, command: int) -> None:
     """Terminals and files need them, with musl's sign-extended numbers too."""
     assert _main(arch, "ioctl", 0, command) == cbpf.ALLOW
@@ -176,7 +186,9 @@ def test_socket_is_decided_by_family_type_and_protocol(
 
 
 @both
-@pytest.mark.parametrize(("family", "expected"), [(1, cbpf.ALLOW), (30, EAFNOSUPPORT), (2, EAFNOSUPPORT)])
+@pytest.mark.parametrize(
+    ("family", "expected"), [(1, cbpf.ALLOW), (30, EAFNOSUPPORT), (2, EAFNOSUPPORT)]
+)
 def test_socketpair_is_unix_only(arch: str, family: int, expected: int) -> None:
     """TIPC would load a kernel module."""
     assert _main(arch, "socketpair", family, 1, 0) == expected
@@ -210,7 +222,8 @@ def test_command_cannot_use_the_cells_way_to_install_a_filter(arch: str, flags: 
 
 @both
 @pytest.mark.parametrize(
-    ("option", "expected"), [(22, cbpf.NOTIFY), (HIGH | 22, cbpf.NOTIFY), (15, cbpf.ALLOW), (38, cbpf.ALLOW)]
+    ("option", "expected"),
+    [(22, cbpf.NOTIFY), (HIGH | 22, cbpf.NOTIFY), (15, cbpf.ALLOW), (38, cbpf.ALLOW)],
 )
 def test_prctl_is_allowed_but_for_filters(arch: str, option: int, expected: int) -> None:
     """PR_SET_SECCOMP is recorded."""
@@ -240,7 +253,11 @@ def test_personality_keeps_address_randomisation(arch: str, persona: int, expect
 @both
 def test_clone3_is_the_cells_alone(arch: str) -> None:
     """Allowed for the cell, missing for commands: every runtime falls back (kernel-facts 16)."""
-    assert (_main(arch, "clone3"), _child(arch, "clone3"), _single(arch, "clone3")) == (cbpf.ALLOW, ENOSYS, ENOSYS)
+    assert (_main(arch, "clone3"), _child(arch, "clone3"), _single(arch, "clone3")) == (
+        cbpf.ALLOW,
+        ENOSYS,
+        ENOSYS,
+    )
 
 
 @both
@@ -279,7 +296,9 @@ ON_THE_CELL = [
 
 @both
 @pytest.mark.parametrize(("call", "args"), ON_THE_CELL)
-def test_single_id_filter_refuses_what_acts_on_the_cell(arch: str, call: str, args: tuple[int, ...]) -> None:
+def test_single_id_filter_refuses_what_acts_on_the_cell(
+    arch: str, call: str, args: tuple[int, ...]
+) -> None:
     """With one uid the kernel would allow it (kernel-facts 7)."""
     assert (_single(arch, call, *args), _child(arch, call, *args)) == (EPERM, cbpf.ALLOW)
 
@@ -287,9 +306,17 @@ def test_single_id_filter_refuses_what_acts_on_the_cell(arch: str, call: str, ar
 @both
 @pytest.mark.parametrize(
     ("call", "args"),
-    [("setpriority", (0, 0)), ("kill", (0, 15)), ("kill", (57, 9)), ("sched_setaffinity", (0,)), ("prlimit64", (0, 7, 9))],
+    [
+        ("setpriority", (0, 0)),
+        ("kill", (0, 15)),
+        ("kill", (57, 9)),
+        ("sched_setaffinity", (0,)),
+        ("prlimit64", (0, 7, 9)),
+    ],
 )
-def test_single_id_filter_leaves_what_acts_on_the_caller(arch: str, call: str, args: tuple[int, ...]) -> None:
+def test_single_id_filter_leaves_what_acts_on_the_caller(
+    arch: str, call: str, args: tuple[int, ...]
+) -> None:
     """Programs set their own priority and end their own children."""
     assert _single(arch, call, *args) == cbpf.ALLOW
 

@@ -27,7 +27,11 @@ def test_smallest_policy_is_the_default() -> None:
 def test_default_is_what_the_specification_says() -> None:
     """R7 and R8: half a core, 512 MB, 64 processes, /workspace and /output, container wall, image host."""
     policy = DEFAULT_POLICY
-    assert (policy.limits.cpu, policy.limits.memory, policy.limits.processes) == (0.5, 512 << 20, 64)
+    assert (policy.limits.cpu, policy.limits.memory, policy.limits.processes) == (
+        0.5,
+        512 << 20,
+        64,
+    )
     assert (policy.isolation.level, policy.isolation.image) == ("container", "host")
     assert [entry.path for entry in policy.filesystem.private_dirs] == ["/workspace", "/output"]
 
@@ -50,7 +54,15 @@ def test_place_of_a_list_entry_is_its_own() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["- 1", "just text", "limits: {}", "version: 2", "version: '1'", "version: true", "version: 1.0"],
+    [
+        "- 1",
+        "just text",
+        "limits: {}",
+        "version: 2",
+        "version: '1'",
+        "version: true",
+        "version: 1.0",
+    ],
 )
 def test_wrong_head_is_an_error(text: str) -> None:
     """A file that does not say `version: 1` is not read as one."""
@@ -128,7 +140,9 @@ def test_policy_is_frozen() -> None:
 
 def test_policy_can_be_built_in_a_program() -> None:
     """The same checks hold for a dict; lists and sizes are read as in the file."""
-    policy = policy_from({"version": 1, "limits": {"memory": "1G"}, "isolation": {"allow": ["ptrace"]}})
+    policy = policy_from(
+        {"version": 1, "limits": {"memory": "1G"}, "isolation": {"allow": ["ptrace"]}}
+    )
     assert (policy.limits.memory, policy.isolation.allow) == (1 << 30, ("ptrace",))
 
 
@@ -139,6 +153,7 @@ def test_policy_can_be_built_in_a_program() -> None:
         memory=st.integers(16 << 20, 1 << 40),
         processes=st.integers(1, 100_000),
         output=st.integers(1, 1 << 30),
+        timeout=st.integers(1, 100_000).map("{}ms".format),
     )
 )
 def test_policy_survives_being_written_and_read(limits: dict[str, object]) -> None:

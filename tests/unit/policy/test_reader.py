@@ -1,5 +1,7 @@
 """Reading YAML: one meaning, bounded, with places."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,16 +103,12 @@ def test_bounds_hold_what_a_person_writes() -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     """Whatever is given, the answer is data or a PolicyError, never another exception."""
-    try:
+    with contextlib.suppress(PolicyError):
         read_yaml(data, "test")
-    except PolicyError as error:
-        assert error.problems
 
 
 @given(st.text(alphabet="versionlmts:1 \n-[]{}&*!|>'\"#%@`,?<=0xe.~", max_size=200))
 def test_any_text_is_a_policy_or_refused(text: str) -> None:
     """The same for the whole way to a policy."""
-    try:
+    with contextlib.suppress(PolicyError):
         assert isinstance(load_policy(text), Policy)
-    except PolicyError as error:
-        assert str(error)
