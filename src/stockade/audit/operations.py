@@ -12,6 +12,7 @@ SANDBOX_FREEZE: Final = "sandbox_freeze"
 SANDBOX_RESUME: Final = "sandbox_resume"
 SANDBOX_DESTROY: Final = "sandbox_destroy"
 SANDBOX_DIED: Final = "sandbox_died"
+RESIDUE: Final = "residue"
 EXEC: Final = "exec"
 FILE_READ: Final = "file_read"
 FILE_WRITE: Final = "file_write"
@@ -35,6 +36,7 @@ OPERATIONS: Final[dict[str, str]] = {
     SANDBOX_RESUME: "a paused sandbox runs again; target is the sandbox",
     SANDBOX_DESTROY: "a sandbox was ended on purpose; target is the sandbox",
     SANDBOX_DIED: "a sandbox ended by itself; target is the sandbox, detail the reason",
+    RESIDUE: "a destroyed sandbox left something; target is the sandbox, detail what is left",
     EXEC: "a command ran; target is the program, params its arguments and working directory",
     FILE_READ: "a file was read; target is its path inside",
     FILE_WRITE: "a file was written or appended to; target is its path inside",

@@ -92,6 +92,7 @@ class LiveSandbox:
         self._notices: Notices | None = None
         self._destroying: asyncio.Task[Residue] | None = None
         self._end: StockadeError | None = None
+        self._oom = cgroups_io.OomCounter(())
         #: set when the sandbox has ended, for whatever reason
         self.ended = asyncio.Event()
         self.channel: Channel
@@ -168,6 +169,7 @@ class LiveSandbox:
         self.protections = ready.protections
         for step in ready.timings:
             self.timings[step.name] = self.timings.get(step.name, 0.0) + step.microseconds / 1000
+        self._oom = cgroups_io.OomCounter(self.plan.launch.cgroups)
         self._loop.add_reader(self._pidfd, self._cell_ended)
 
     @property
@@ -189,7 +191,7 @@ class LiveSandbox:
 
     def oom_kills(self) -> int:
         """Kills by the memory controller so far; 0 where there is none."""
-        return cgroups_io.oom_kills(self.plan.launch.cgroups)
+        return self._oom.read()
 
     def _channel_lost(self, error: StockadeError | None) -> None:
         self._channel_error = error
@@ -211,12 +213,14 @@ class LiveSandbox:
 
     async def _destroy(self) -> Residue:
         cgroups = self.plan.launch.cgroups
-        oom_kills = cgroups_io.oom_kills(cgroups) if not self._asked else 0
-        cgroups_io.kill(cgroups)
+        oom_kills = self._oom.read() if not self._asked else 0
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
+            # The end of PID 1 is the end of its whole namespace, frozen or not; `remove` below kills what is left.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        else:
+            cgroups_io.kill(cgroups)
         status = await self._wait_cell()
         seen = Seen(self.plan.launch.sandbox_id, self._asked, self._channel_error, oom_kills, status)
         self._end = reason_of(seen)
@@ -255,6 +259,7 @@ class LiveSandbox:
             for descriptor in self.channel.fds:
                 os.close(descriptor)
             self.channel.fds.clear()
+        self._oom.close()
         if self._notices is not None:
             self._notices.close()
         for descriptor in self.mounts.values():

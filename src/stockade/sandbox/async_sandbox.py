@@ -199,14 +199,17 @@ class AsyncSandbox:
     async def _kill(self, reason: str) -> Residue:
         if self._lifetime is not None:
             self._lifetime.cancel()
-        died = self.live.ended.is_set()
-        destroying = asyncio.get_running_loop().create_task(self.live.destroy())
-        await asyncio.sleep(0)
+        if not self.live.ended.is_set():
+            self._record_end(operations.SANDBOX_DESTROY, {"reason": reason})
         self._attempts.flush()
-        residue = await destroying
-        if not died:
-            self._record_end(operations.SANDBOX_DESTROY, residue, {"reason": reason})
-        await self._owner.writer.aflush()
+        # The records reach the disk while the kernel takes the sandbox apart: each takes about 1 ms.
+        async with asyncio.TaskGroup() as group:
+            destroying = group.create_task(self.live.destroy())
+            group.create_task(self._owner.writer.aflush())
+        residue = destroying.result()
+        if residue:
+            self._record_residue(residue)
+            await self._owner.writer.aflush()
         return residue
 
     async def _watch_end(self) -> None:
@@ -216,12 +219,15 @@ class AsyncSandbox:
             self._attempts.flush()
             error = self.live.end
             detail = error.to_dict() if isinstance(error, StockadeError) else {}
-            self._record_end(operations.SANDBOX_DIED, Residue(), detail)
+            self._record_end(operations.SANDBOX_DIED, detail)
 
-    def _record_end(self, operation: str, residue: Residue, detail: Mapping[str, Any]) -> None:
-        left = {"residue": [*residue.cgroups, *map(str, residue.processes)]} if residue else {}
-        result: Literal["success", "error"] = "error" if residue or operation == operations.SANDBOX_DIED else "success"
-        self.door.record(operation, self.sandbox_id, {}, result, 0, {**detail, **left})
+    def _record_end(self, operation: str, detail: Mapping[str, Any]) -> None:
+        result: Literal["success", "error"] = "success" if operation == operations.SANDBOX_DESTROY else "error"
+        self.door.record(operation, self.sandbox_id, {}, result, 0, detail)
+
+    def _record_residue(self, residue: Residue) -> None:
+        left = [*residue.cgroups, *map(str, residue.processes)]
+        self.door.record(operations.RESIDUE, self.sandbox_id, {}, "error", 0, {"left": left})
 
     def _refused(self, refusal: Refusal) -> None:
         args = [hex(argument) for argument in refusal.args]

@@ -19,7 +19,7 @@ pub struct Cgroups {
     pub cell: Option<OwnedFd>,
     /// cgroup2: commands are born here.
     pub work: Option<OwnedFd>,
-    /// v1: `cgroup.procs` of each hierarchy. The kernel checks a later write against who opened the file.
+    /// v1: `tasks` of each hierarchy. The kernel checks a later write against who opened the file.
     pub join: Vec<OwnedFd>,
 }
 
@@ -31,7 +31,7 @@ pub fn make(plan: &[Cgroup], owner: Option<u32>) -> LaunchResult<Cgroups> {
         match cgroup.role {
             role::CELL => made.cell = Some(open_directory(&cgroup.path)?),
             role::WORK => made.work = Some(open_directory(&cgroup.path)?),
-            role::JOIN => made.join.push(open_procs(&cgroup.path)?),
+            role::JOIN => made.join.push(open_tasks(&cgroup.path)?),
             _ => {}
         }
     }
@@ -64,9 +64,11 @@ fn open_directory(path: &str) -> LaunchResult<OwnedFd> {
     file::open_at(None, &c_string(STEP, path)?, flags, 0, 0).at(STEP, path)
 }
 
-fn open_procs(path: &str) -> LaunchResult<OwnedFd> {
-    let procs = format!("{path}/cgroup.procs");
-    file::open_at(None, &c_string(STEP, &procs)?, libc::O_WRONLY, 0, 0).at(STEP, &procs)
+/// `tasks` and not `cgroup.procs`: a thread that moves only itself takes no lock on all thread groups, and so does not
+/// wait 7 to 24 ms for an RCU grace period after a quiet time (kernel/cgroup/cgroup.c, `cgroup_procs_write_start`).
+fn open_tasks(path: &str) -> LaunchResult<OwnedFd> {
+    let tasks = format!("{path}/tasks");
+    file::open_at(None, &c_string(STEP, &tasks)?, libc::O_WRONLY, 0, 0).at(STEP, &tasks)
 }
 
 fn io<T>(result: std::io::Result<T>, detail: &str) -> LaunchResult<T> {

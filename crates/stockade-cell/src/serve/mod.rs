@@ -48,7 +48,7 @@ pub struct Cell {
     pub identity: Identity,
     /// cgroup2 directory that commands are cloned into.
     pub work_cgroup: Option<OwnedFd>,
-    /// `cgroup.procs` of v1 hierarchies, opened by the launcher: a command writes "0" to join.
+    /// `tasks` of v1 hierarchies, opened by the launcher: a command writes "0" to join.
     pub join_cgroups: Vec<OwnedFd>,
     /// A ruleset for landlock_restrict_self(2).
     pub landlock: Option<OwnedFd>,
