@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.peers import TRUE
 from bench.view import View
 from stockade import AsyncSandbox, CommandResult, Sandbox
+from stockade.audit import default_writer
 from stockade.audit.paths import database_path
 from stockade.sandbox import Protections
 
@@ -35,6 +36,10 @@ class Ours:
         # None, as most users have it: naming an image makes a policy of its own each time.
         self._image = view.root
         self._state = str(state)
+
+    def close(self) -> None:
+        """Write what waits; the state directory is not needed from now on."""
+        default_writer(self._state).close()
 
     def create(self) -> Sandbox:
         """Create one with the blocking API."""

@@ -74,10 +74,7 @@ class Peer(ABC):
                     raise RuntimeError(f"{self.name}: the payload did not start")
                 yield _wait_for_payload(process.pid)
         finally:
-            for pid in reversed(processes.with_descendants(process.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
 
     def missing(self) -> str:
         """Say why the peer can't be measured here; empty where it can."""
@@ -109,6 +106,18 @@ class Peer(ABC):
     def _prefix(self) -> tuple[str, ...]:
         """Return what must stand before the peer's commands to run on this host."""
         return ()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the payload and let the peer reap what it started; killed before, it leaves zombies to init."""
+    for pid in processes.with_descendants(process.pid):
+        if processes.name_of(pid) == PAYLOAD:
+            os.kill(pid, signal.SIGKILL)
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_for_payload(pid: int) -> Live:

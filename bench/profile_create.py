@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,11 @@ def main() -> None:
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="stockade-profile-", dir="/var/tmp"))
     try:
-        ours = Ours(view_of("host"), scratch / "state")
-        print(f"load before: {os.getloadavg()[0]:.2f}, {options.rounds} rounds, times in ms")
-        _print_walls(ours, options.rounds)
-        _print_stages(ours, options.rounds)
-        _print_profile(ours, options.rounds, options.top)
+        with closing(Ours(view_of("host"), scratch / "state")) as ours:
+            print(f"load before: {os.getloadavg()[0]:.2f}, {options.rounds} rounds, times in ms")
+            _print_walls(ours, options.rounds)
+            _print_stages(ours, options.rounds)
+            _print_profile(ours, options.rounds, options.top)
     finally:
         shutil.rmtree(scratch)
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,8 +64,8 @@ def _setting(options: argparse.Namespace) -> Iterator[Setting]:
     scratch.chmod(0o711)  # crun's container walks through it to its root with other ids
     try:
         chosen = view.view_of(options.image)
-        ours = Ours(chosen, scratch / "state")
-        yield Setting(chosen, ours, present(chosen, scratch, options.peers), options.rounds)
+        with closing(Ours(chosen, scratch / "state")) as ours:
+            yield Setting(chosen, ours, present(chosen, scratch, options.peers), options.rounds)
     finally:
         shutil.rmtree(scratch)
 
