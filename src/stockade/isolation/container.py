@@ -14,7 +14,7 @@ from stockade.isolation import filesystem, images
 from stockade.isolation.cgroups import plan_cgroups
 from stockade.isolation.grades import LimitGrade, check_grades
 from stockade.isolation.host import MINIMUM_KERNEL, RLIM_INFINITY, RLIMIT_NAMES, Host
-from stockade.isolation.ids import identity_for, is_single, needs_inner_user
+from stockade.isolation.ids import identity_for, is_single
 from stockade.isolation.plan import Plan, Template, with_own
 from stockade.isolation.seccomp import Program
 from stockade.isolation.workspaces import Inspected
@@ -77,7 +77,8 @@ PAGE_BYTES = 4096
 #: left alone.
 _USER_SYSCTLS = (
     "user/max_pid_namespaces=0",
-    "user/max_net_namespaces=0",
+    # the one that a helper makes while /proc is mounted
+    "user/max_net_namespaces=1",
     "user/max_ipc_namespaces=0",
     "user/max_uts_namespaces=0",
     "-user/max_time_namespaces=0",
@@ -204,7 +205,7 @@ def check_host(policy: Policy, host: Host) -> None:
 
 
 def _flags(policy: Policy, host: Host) -> int:
-    inner = LAUNCH_INNER_USER if needs_inner_user(host, policy.isolation.uid) else 0
+    inner = LAUNCH_INNER_USER if is_single(host) else 0
     if not policy.isolation.landlock:
         return inner
     signals = is_single(host) and host.landlock_abi >= LANDLOCK_SIGNALS_ABI
@@ -251,7 +252,7 @@ def sysctls(policy: Policy, host: Host) -> tuple[str, ...]:
     pages = max(1, policy.storage.sysv_bytes // PAGE_BYTES)
     shared = (f"kernel/shmall={pages}", f"kernel/shmmax={pages * PAGE_BYTES}")
     # Nesting is blocked (kernel-facts 11), but for the namespace that the launcher itself still makes.
-    nested = int(needs_inner_user(host, policy.isolation.uid))
+    nested = int(is_single(host))
     return (f"user/max_user_namespaces={nested}", *_USER_SYSCTLS, *_IPC_SYSCTLS, *shared)
 
 

@@ -68,7 +68,11 @@ def has_sub_ids(host: Host) -> bool:
 
 
 def is_single(host: Host) -> bool:
-    """Say whether cell and payload have to share one id here."""
+    """Say whether cell and payload have to share one id here.
+
+    The outer user namespace then shows it as root, for IPC sysctls belong to inside root, and the wall is built as
+    it; an inner one shows it as the payload's (wire.launch.LAUNCH_INNER_USER).
+    """
     return not host.is_root and not has_sub_ids(host)
 
 
@@ -108,14 +112,6 @@ def _sub_identity(host: Host, payload_uid: int) -> Identity:
         tag_gid=TAG_GID,
         tag_count=TAG_COUNT,
     )
-
-
-def needs_inner_user(host: Host, payload_uid: int) -> bool:
-    """Say whether a second user namespace shows the single id as the payload's (wire.launch.LAUNCH_INNER_USER).
-
-    The outer one has to show it as root: IPC sysctls belong to inside root, and the wall is built as it.
-    """
-    return is_single(host) and payload_uid != 0
 
 
 def _single_identity(host: Host, payload_uid: int) -> Identity:

@@ -17,7 +17,6 @@ from stockade.isolation.ids import (
     has_sub_ids,
     identity_for,
     is_single,
-    needs_inner_user,
     root_identity,
 )
 from stockade.wire.launch import MAP_HELPER, MAP_SELF, NO_BECOME, IdMap
@@ -99,11 +98,7 @@ def test_single_id_is_shared_and_marked_by_nothing(tmp_path: Path) -> None:
         0,
         0,
     )
-    assert (is_single(host), needs_inner_user(host, 1000), needs_inner_user(host, 0)) == (
-        True,
-        True,
-        False,
-    )
+    assert is_single(host)
 
 
 @pytest.mark.parametrize(
