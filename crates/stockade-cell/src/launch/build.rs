@@ -54,7 +54,8 @@ impl<'a> Builder<'a> {
             Step::Hostname(host) => {
                 ident::set_hostname(host.value.as_bytes()).at(&host.name, &host.value)
             }
-            Step::Loopback(loopback) => ident::loopback_up().at(&loopback.name, "lo up"),
+            // Done by the helper that makes the network namespace.
+            Step::Loopback(_) => Ok(()),
             Step::Pivot(pivot) => self.pivot(pivot),
             Step::Sysfs(sysfs) => self.sysfs(sysfs),
         }

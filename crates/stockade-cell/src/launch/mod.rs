@@ -7,6 +7,7 @@
 mod build;
 mod cgroup;
 mod error;
+mod network;
 mod report;
 mod seal;
 mod text;
@@ -18,17 +19,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use self::build::Builder;
 use self::cgroup::Cgroups;
 use self::error::{AtStep, LaunchError, LaunchResult};
+use self::network::NewNetwork;
 use self::report::Phases;
 use self::tree::Trees;
 use crate::serve::Cell;
 use crate::sys::{file, ident, io, process};
 use crate::wire::frame::Decoder;
 use crate::wire::message::{FromCell, PROTOCOL_VERSION, Ready, Spawned};
-use crate::wire::plan::{LAUNCH, LAUNCH_INNER_USER, Launch, NONE};
+use crate::wire::plan::{LAUNCH, LAUNCH_INNER_USER, Launch, NONE, Step};
 
 /// The control channel, and a pidfd of the owner: the numbers that the host starts us with.
 const CHANNEL: i32 = 3;
 const OWNER: i32 = 4;
+/// Made by a helper of the cell, see `network`.
+const NEWNET: u64 = 0x4000_0000;
 /// How long the host may take to send the plan.
 const PLAN_TIMEOUT_MS: i32 = 5_000;
 
@@ -120,7 +124,7 @@ fn clone_cell(
     user::become_base(&plan.identity)?;
     let (go_read, go_write) = io::pipe(0).at("clone", "pipe")?;
     // Our sibling: when we exit, it is the host process's own child, which can wait for it.
-    let flags = plan.namespaces | u64::from(libc::CLONE_PARENT.unsigned_abs());
+    let flags = plan.namespaces & !NEWNET | u64::from(libc::CLONE_PARENT.unsigned_abs());
     let forked = ident::fork(flags, cgroups.cell_directory()).at("clone", "clone3")?;
     match forked {
         ident::Forked::Child => {
@@ -178,6 +182,7 @@ fn build_and_seal(
     mut phases: Phases,
 ) -> LaunchResult<Cell> {
     become_inside_root(plan)?;
+    let network = start_network(plan)?;
     // The namespace's root is the cgroup that we are in, so it can't be a flag of the clone that put us there.
     ident::unshare(libc::CLONE_NEWCGROUP).at("cgroup namespace", "unshare")?;
     if plan.identity.become_uid == NONE {
@@ -191,6 +196,9 @@ fn build_and_seal(
         builder.apply(index, step)?;
     }
     drop(builder);
+    if let Some(network) = network {
+        network.join()?;
+    }
     if inner {
         user::enter_inner(&plan.identity)?;
     }
@@ -213,6 +221,14 @@ fn build_and_seal(
         roots: plan.roots.clone(),
         watch: plan.watch.clone(),
     })
+}
+
+fn start_network(plan: &Launch) -> LaunchResult<Option<NewNetwork>> {
+    if plan.namespaces & NEWNET == 0 {
+        return Ok(None);
+    }
+    let loopback = plan.steps.iter().any(|step| matches!(step, Step::Loopback(_)));
+    NewNetwork::start(loopback).map(Some)
 }
 
 /// Where inside root is mapped, build as it: what is made belongs to root, not to the payload.

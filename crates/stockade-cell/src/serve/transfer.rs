@@ -179,14 +179,22 @@ fn open_regular(
     flags: libc::c_int,
     mode: u32,
 ) -> Result<(OwnedFd, Metadata), Refusal> {
-    let refused = Refusal::rule(code::NOT_REGULAR, "not a regular file");
+    let refusal = |errno| Refusal::call(code::NOT_REGULAR, errno, "not a regular file");
+    let refused = refusal(Errno(0));
     let exclusive = flags & libc::O_EXCL != 0;
     // Opening a device or a FIFO may do something by itself.
     if location
         .metadata
         .is_some_and(|found| !exclusive && !found.is(libc::S_IFREG))
     {
-        return Err(refused);
+        let is_directory = location
+            .metadata
+            .is_some_and(|found| found.is(libc::S_IFDIR));
+        return Err(if is_directory {
+            refusal(Errno(libc::EISDIR))
+        } else {
+            refused
+        });
     }
     let parent = Some(location.parent.as_fd());
     // openat2(2) refuses a mode where nothing is made.

@@ -5,13 +5,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::{Errno, SysResult, check, check_int};
 
-/// The calling process's effective user id.
-#[must_use]
-pub fn effective_uid() -> u32 {
-    // SAFETY: no argument, can't fail.
-    unsafe { libc::geteuid() }
-}
-
 /// setresuid(2) on all three ids, for the calling thread only.
 pub fn set_uid(uid: u32) -> SysResult<()> {
     // SAFETY: integers only.
@@ -98,6 +91,31 @@ pub fn empty_bounding_set() -> SysResult<()> {
 pub fn unshare(flags: libc::c_int) -> SysResult<()> {
     // SAFETY: integers only; this process has one thread.
     check_int(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+/// setns(2): enter a namespace.
+pub fn join_namespace(namespace: BorrowedFd, kind: libc::c_int) -> SysResult<()> {
+    // SAFETY: integers only.
+    check_int(unsafe { libc::setns(namespace.as_raw_fd(), kind) }).map(drop)
+}
+
+/// The network namespace that we are in, by way of a socket in it (SIOCGSKNS, netdevice(7)): /proc may be gone.
+pub fn network_namespace() -> SysResult<OwnedFd> {
+    const SIOCGSKNS: libc::c_ulong = 0x894C;
+    let socket = datagram_socket()?;
+    // SAFETY: the ioctl takes no argument and returns a new descriptor.
+    unsafe {
+        let fd = check_int(libc::ioctl(socket.as_raw_fd(), SIOCGSKNS as _))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+fn datagram_socket() -> SysResult<OwnedFd> {
+    // SAFETY: integers only; the result is a new descriptor.
+    unsafe {
+        let fd = check_int(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
 }
 
 /// sethostname(2).
@@ -210,8 +228,9 @@ pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> SysResult<()> {
 
 /// seccomp(2) operation and flags.
 const SET_MODE_FILTER: libc::c_uint = 1;
-/// SECCOMP_FILTER_FLAG_LOG: the main filter lets only an installation with exactly this flag pass.
-const FLAG_LOG: libc::c_ulong = 1 << 1;
+/// SECCOMP_FILTER_FLAG_SPEC_ALLOW marks our own installations: the main filter lets only this flag pass. It changes
+/// nothing here (the mitigation was set with the main filter), while FLAG_LOG would write each refusal to the host's log.
+const FLAG_SPEC_ALLOW: libc::c_ulong = 1 << 2;
 const FLAG_NEW_LISTENER: libc::c_ulong = 1 << 3;
 /// Without it a signal storm against the caller restarts the notification for ever (Linux 5.19).
 const FLAG_WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
@@ -233,7 +252,7 @@ pub fn install_main_filter(program: &[u8]) -> SysResult<OwnedFd> {
 
 /// Load a command's own filter on top.
 pub fn install_child_filter(program: &[u8]) -> SysResult<()> {
-    install_filter(program, FLAG_LOG).map(drop)
+    install_filter(program, FLAG_SPEC_ALLOW).map(drop)
 }
 
 /// The kernel's Landlock ABI; 0 where there is none.
@@ -302,14 +321,9 @@ pub fn landlock_restrict(ruleset: BorrowedFd) -> SysResult<()> {
 
 /// Bring the loopback interface of this network namespace up.
 pub fn loopback_up() -> SysResult<()> {
+    let socket = datagram_socket()?;
     // SAFETY: `request` is a zeroed ifreq with a short name; both ioctls read and write only it.
     unsafe {
-        let socket = check_int(libc::socket(
-            libc::AF_INET,
-            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
-            0,
-        ))?;
-        let socket = OwnedFd::from_raw_fd(socket);
         let mut request: libc::ifreq = std::mem::zeroed();
         for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
             *to = *from as libc::c_char;

@@ -75,6 +75,40 @@ pub fn send_with_fds(socket: BorrowedFd, data: &[u8], fds: &[BorrowedFd]) -> Sys
     write_all(socket, data.get(sent..).unwrap_or_default())
 }
 
+/// socketpair(2): two connected stream sockets.
+pub fn socket_pair() -> SysResult<(OwnedFd, OwnedFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: the kernel fills the two numbers of `ends`.
+    check_int(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
+    let [first, second] = ends;
+    // SAFETY: both descriptors were just made for us and are owned by nobody else.
+    Ok(unsafe { (OwnedFd::from_raw_fd(first), OwnedFd::from_raw_fd(second)) })
+}
+
+/// recvmsg(2): bytes, and the one descriptor that may come with them.
+pub fn receive_with_fd(socket: BorrowedFd, buffer: &mut [u8]) -> SysResult<(usize, Option<OwnedFd>)> {
+    let mut control = [0_u64; 4]; // CMSG_SPACE(one descriptor) is 24 bytes; u64 for its alignment
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is plain data for which zero is valid; every pointer outlives the call; a descriptor is read
+    // only from a header that the kernel wrote with room for one.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+        let count = libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
+        let count = check(count as libc::c_long)? as usize;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return Ok((count, None));
+        }
+        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<RawFd>());
+        Ok((count, Some(OwnedFd::from_raw_fd(fd))))
+    }
+}
+
 /// pipe2(2) with O_CLOEXEC and `flags`: the read end, then the write end.
 pub fn pipe(flags: libc::c_int) -> SysResult<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
