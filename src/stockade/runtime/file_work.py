@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from stockade.errors import FileTooLarge, ProtocolError, StockadeError
 from stockade.runtime.channel import Channel
@@ -17,7 +18,9 @@ from stockade.wire import frames
 
 #: Entries of one listing that the host keeps: 100,000 of about 400 bytes are 40 MB.
 MAX_ENTRIES = 100_000
-#: Changes of one watch that wait for their reader before the oldest are dropped and an overflow is told.
+#: What may wait for its reader: twice the credit that a transfer has, and one page of entries.
+MAX_WAITING_BYTES = 2 * WINDOW_BYTES + frames.MAX_FROM_CELL
+#: Changes of one watch that wait for their reader; past it new ones are dropped, and an overflow is told.
 MAX_EVENTS = 1_024
 
 
@@ -30,10 +33,16 @@ class _Operation:
         self.id = channel.open(self)
         self._queue: asyncio.Queue[frames.FromCell | StockadeError] = asyncio.Queue()
         self._finished = False
+        self._waiting_bytes = 0
+        self._dropped_events = False
 
     def on_message(self, message: frames.FromCell) -> None:
-        # Credit bounds what a transfer has under way; a listing is bounded by its reader below.
-        if self._queue.qsize() > MAX_ENTRIES:
+        if isinstance(message, frames.Event) and self._queue.qsize() >= MAX_EVENTS:
+            self._dropped_events = True
+            return
+        # A cell that ignores credit would fill our memory through a slow reader.
+        self._waiting_bytes += _weight(message)
+        if self._waiting_bytes > MAX_WAITING_BYTES:
             raise ProtocolError(detail="more answers than were asked for")
         self._queue.put_nowait(message)
 
@@ -50,6 +59,10 @@ class _Operation:
         message = await self._queue.get()
         if isinstance(message, StockadeError):
             raise message
+        self._waiting_bytes -= _weight(message)
+        if isinstance(message, frames.Event) and self._dropped_events:
+            self._dropped_events = False
+            message = replace(message, overflow=True)
         if isinstance(message, frames.Error):
             self._finished = True
             raise file_failure(message, self.path)
@@ -64,6 +77,24 @@ class _Operation:
         if not self._finished:
             self.send(frames.Cancel())
         self._channel.close_id(self.id)
+
+
+#: What a message weighs beside its data: the objects that hold it.
+_MESSAGE_BYTES = 128
+_ENTRY_BYTES = 256
+
+
+def _weight(message: frames.FromCell) -> int:
+    match message:
+        case frames.Data(data=data):
+            return _MESSAGE_BYTES + len(data)
+        case frames.Event(name=name):
+            return _MESSAGE_BYTES + len(name)
+        case frames.Entries(entries=entries):
+            names = sum(len(entry.name) + len(entry.target) for entry in entries)
+            return _MESSAGE_BYTES + names + _ENTRY_BYTES * len(entries)
+        case _:
+            return _MESSAGE_BYTES
 
 
 def _unexpected(message: frames.FromCell) -> ProtocolError:

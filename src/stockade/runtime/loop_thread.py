@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -50,6 +50,14 @@ class LoopThread:
                 future.cancel()
                 _settle(future)
             raise
+
+    def call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Run a function on the loop and wait."""
+
+        async def run() -> None:
+            function(*arguments)
+
+        self.run(run())
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

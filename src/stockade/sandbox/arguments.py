@@ -123,3 +123,12 @@ def check_mode(mode: int) -> int:
     if not 0 <= mode <= _MAX_MODE:
         raise ValueError(f"mode must be 0 to 0o7777, not {mode:#o}")
     return mode
+
+
+def content_of(data: str | bytes | bytearray | memoryview) -> bytes:
+    """Return a file's content as bytes."""
+    if isinstance(data, str):
+        return encoded(data)
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"content must be text or bytes, not {type(data).__name__}")

@@ -81,6 +81,7 @@ class CommandHandle:
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the size of its terminal."""
+        check_pty((rows, cols))
         self._command.resize(rows, cols)
 
 

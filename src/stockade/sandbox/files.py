@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stockade.audit import operations
-from stockade.errors import FileNotFound, FileTooLarge
+from stockade.errors import FileNotFound, FileTooLarge, SandboxFileError
 from stockade.redact import Redactor
 from stockade.runtime import file_work
-from stockade.sandbox.arguments import check_mode, encoded_path
+from stockade.sandbox.arguments import check_mode, content_of, encoded_path
 from stockade.sandbox.results import EntryInfo
 from stockade.wire import frames
 
@@ -93,9 +94,30 @@ class AsyncFiles:
         return True
 
     async def rename(self, source: str, target: str, *, replace: bool = False) -> None:
-        """Move a file or directory; an existing target is an error unless `replace`."""
+        """Move a file or directory; an existing target is an error unless `replace`.
+
+        Between two storages (such as /workspace and /output) a regular file is copied, then removed.
+        """
         request = frames.FileMove(encoded_path(source), encoded_path(target), replace)
-        await self._simple(operations.FILE_MOVE, source, request, {"to": target})
+        await self._call(operations.FILE_MOVE, source, self._move(request, source, target), {"to": target})
+
+    async def _move(self, request: frames.FileMove, source: str, target: str) -> None:
+        try:
+            await file_work.simple(self._channel, request.source, request)
+        except SandboxFileError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            await self._move_by_copy(request, source, target)
+
+    async def _move_by_copy(self, request: frames.FileMove, source: str, target: str) -> None:
+        info = EntryInfo.of(await file_work.stat(self._channel, request.source, follow=False), "/")
+        if info.type != "file":
+            raise SandboxFileError(source, errno.EXDEV, f"only files move to another storage: {target}")
+        content = await self._read_all(source)
+        flags = frames.WRITE_CREATE | frames.WRITE_TRUNCATE
+        flags |= 0 if request.replace else frames.WRITE_EXCLUSIVE
+        await file_work.write(self._channel, request.target, content, flags=flags, mode=info.mode & 0o777)
+        await file_work.simple(self._channel, request.source, frames.FileRemove(request.source, recursive=False))
 
     async def remove(self, path: str, *, recursive: bool = True) -> None:
         """Remove a file, a link or a tree."""
@@ -137,7 +159,7 @@ class AsyncFiles:
         return bytes(data)
 
     async def _write(self, path: str, data: str | bytes, flags: int, mode: int) -> EntryInfo:
-        content = data.encode(errors="surrogateescape") if isinstance(data, str) else bytes(data)
+        content = content_of(data)
         work = file_work.write(self._channel, encoded_path(path), content, flags=flags, mode=mode)
         await self._call(operations.FILE_WRITE, path, work, {"bytes": len(content)})
         entry = await file_work.stat(self._channel, encoded_path(path), follow=True)

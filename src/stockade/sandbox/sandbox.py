@@ -46,6 +46,15 @@ class CommandHandle:
         """End its standard input."""
         _run(self._handle.close_stdin())
 
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The words that were run."""
+        return self._handle.argv
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the size of its terminal."""
+        LoopThread.shared().call(self._handle.resize, rows, cols)
+
 
 class Commands:
     """Commands of one sandbox; see `AsyncCommands`."""
