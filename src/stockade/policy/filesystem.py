@@ -41,10 +41,14 @@ class WritableModel(Model):
 
 
 class WorkspaceLimit(Model):
-    """A limit on a user's own directory, watched where the kernel offers no quota."""
+    """How much may be added to a user's own directory; watched, for the kernel offers no quota there."""
 
     bytes: Size | None = None
     inodes: Annotated[int, Field(ge=1)] | None = None
+
+
+#: Where a policy says nothing: room for a large dependency tree, not for a full disk.
+DEFAULT_WORKSPACE_LIMIT = WorkspaceLimit(bytes=4 << 30, inodes=500_000)
 
 
 class Workspace(Model):
@@ -53,7 +57,8 @@ class Workspace(Model):
     source: Path
     target: Path = "/workspace"
     access: Literal["ro", "rw"] = "rw"
-    limit: WorkspaceLimit | None = None
+    #: null: none, which the policy must also accept (`limits: {accept_missing: [workspace_disk]}`)
+    limit: WorkspaceLimit | None = DEFAULT_WORKSPACE_LIMIT
     #: take it although it holds sockets of host services, which then answer from inside
     sockets: Literal["refuse", "allow"] = "refuse"
 

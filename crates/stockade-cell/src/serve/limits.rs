@@ -30,6 +30,8 @@ pub struct Limits {
     walk: Option<DiskWalk>,
     next_walk: Option<Instant>,
     walk_cost: Duration,
+    /// What lay there when the sandbox began: the limit is on what is added.
+    before: Option<DiskUse>,
 }
 
 impl Limits {
@@ -45,6 +47,7 @@ impl Limits {
             walk: None,
             next_walk: None,
             walk_cost: Duration::ZERO,
+            before: None,
         }
     }
 
@@ -128,7 +131,8 @@ impl Limits {
         if self.watch.disk_bytes == 0 && self.watch.disk_inodes == 0 {
             return false;
         }
-        if *self.next_walk.get_or_insert(now + WALK) > now {
+        // The first walk finds what was there, so it begins at once.
+        if *self.next_walk.get_or_insert(now) > now {
             return false;
         }
         let paths = &self.watch.disk_paths;
@@ -141,7 +145,8 @@ impl Limits {
         self.walk = None;
         self.next_walk = Some(Instant::now() + WALK.max(self.walk_cost * COST_FACTOR));
         self.walk_cost = Duration::ZERO;
-        if self.is_over(used) {
+        let before = *self.before.get_or_insert(used);
+        if self.is_over(used, before) {
             // Who wrote can't be told, so everybody who could go on writing ends.
             for id in commands.ids() {
                 commands.kill(id, reason::DISK, now);
@@ -150,9 +155,10 @@ impl Limits {
         false
     }
 
-    fn is_over(&self, used: DiskUse) -> bool {
-        let over = |used, limit| limit > 0 && used > limit;
-        over(used.bytes, self.watch.disk_bytes) || over(used.inodes, self.watch.disk_inodes)
+    fn is_over(&self, used: DiskUse, before: DiskUse) -> bool {
+        let over = |used: u64, before: u64, limit| limit > 0 && used.saturating_sub(before) > limit;
+        over(used.bytes, before.bytes, self.watch.disk_bytes)
+            || over(used.inodes, before.inodes, self.watch.disk_inodes)
     }
 }
 
