@@ -75,11 +75,16 @@ def writable_paths(policy: Policy) -> tuple[str, ...]:
 def file_roots(policy: Policy) -> tuple[FileRoot, ...]:
     """Return where the cell does file operations: never /proc or /dev."""
     files = policy.filesystem
-    writable = (*writable_paths(policy), *(("/usr",) if files.mode == "independent" else ()))
-    read_only = [workspace.target for workspace in files.workspaces if workspace.access == "ro"]
-    read_only += [*files.toolchains, "/usr", "/etc"]
+    if files.mode == "independent":
+        return (FileRoot("/", writable=True), *(FileRoot(path, writable=False) for path in _read_only_targets(policy)))
+    writable = writable_paths(policy)
+    read_only = [*_read_only_targets(policy), *files.toolchains, "/usr", "/etc"]
     roots = [FileRoot(path, writable=True) for path in writable]
     return (*roots, *(FileRoot(path, writable=False) for path in read_only if path not in writable))
+
+
+def _read_only_targets(policy: Policy) -> tuple[str, ...]:
+    return tuple(workspace.target for workspace in policy.filesystem.workspaces if workspace.access == "ro")
 
 
 def landlock_rules(policy: Policy) -> tuple[LandlockRule, ...]:

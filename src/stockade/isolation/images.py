@@ -100,7 +100,10 @@ def _host_root(policy: Policy, host: Host) -> Iterator[Step]:
         yield _bind("usr")
     for entry in entries.values():
         yield _entry_step(entry)
-    owner = OWNER_PAYLOAD if policy.filesystem.mode == "independent" else OWNER_ROOT
+    owner = OWNER_ROOT
+    if policy.filesystem.mode == "independent":
+        owner = OWNER_PAYLOAD
+        yield Mkdir("root for the payload", "", 0o755, owner)
     for path in ("home", "opt", "root", "run", "srv", "var", "var/lib", "workspace"):
         yield Mkdir(f"directory {path}", path, 0o755, owner)
     yield Symlink("link var/tmp", "/tmp", "var/tmp")

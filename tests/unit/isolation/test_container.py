@@ -228,7 +228,7 @@ def test_workspace_is_left_as_it_is_for_an_ordinary_user(tmp_path: Path) -> None
 
 def test_writable_workspace_without_a_limit_is_missing_one(tmp_path: Path) -> None:
     """It is an error until the policy says so."""
-    workspaces = [{"source": "/srv/p"}]
+    workspaces = [{"source": "/srv/p", "limit": None}]
     inspected = Inspected((DirectoryFacts("/srv/p", 1000, 1000),))
     host = recorded_host("root-v2", tmp_path)
     with pytest.raises(HostUnsupported, match="workspace_disk"):
