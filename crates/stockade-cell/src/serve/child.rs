@@ -173,7 +173,10 @@ impl Child<'_> {
         };
         ident::set_groups(&[ids.tag])?;
         ident::set_gid(ids.gid)?;
-        ident::set_uid(ids.uid)
+        ident::set_uid(ids.uid)?;
+        // Until exec this is a copy of the cell under the payload's uid. The kernel keeps others of that uid out of it,
+        // except where fs.suid_dumpable=1.
+        ident::prctl(libc::PR_SET_DUMPABLE, 0).map(drop)
     }
 
     /// After the switch of ids, so that the kernel checks the way there with the command's rights.

@@ -18,7 +18,7 @@ pub struct Confinement {
     pub join_cgroups: Vec<OwnedFd>,
     /// Landlock ruleset.
     pub landlock: Option<OwnedFd>,
-    /// struct sock_filter[].
+    /// `struct sock_filter[]`.
     pub seccomp_child: Vec<u8>,
     /// Limits that differ from the cell's own.
     pub rlimits: Vec<Rlimit>,
@@ -93,7 +93,7 @@ fn maps_zero(map: &[IdMap]) -> bool {
 }
 
 /// Leave out the limits that the cell has itself, since children inherit them: a system call less per command,
-/// and RLIMIT_CORE, which the main filter lets nobody change.
+/// and `RLIMIT_CORE`, which the main filter lets nobody change.
 #[must_use]
 pub fn differing_limits(limits: Vec<Rlimit>) -> Vec<Rlimit> {
     let differs = |limit: &Rlimit| process::rlimit(limit.resource) != Ok((limit.soft, limit.hard));

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::file::{self, Name};
+use crate::sys::file::{self, Dirent};
 use crate::sys::{Errno, SysResult};
 
 /// Deepest tree that is walked: at most 50 MB for names and identities, more than any inode limit lets a payload make.
@@ -32,7 +32,7 @@ pub struct Level {
 pub struct Descent {
     directory: OwnedFd,
     levels: Vec<Level>,
-    names: std::vec::IntoIter<Name>,
+    names: std::vec::IntoIter<Dirent>,
 }
 
 impl Descent {
@@ -59,7 +59,7 @@ impl Descent {
     }
 
     /// The next name in it; `None` at its end.
-    pub fn next_name(&mut self) -> SysResult<Option<Name>> {
+    pub fn next_name(&mut self) -> SysResult<Option<Dirent>> {
         loop {
             if let Some(name) = self.names.next() {
                 return Ok(Some(name));
@@ -73,7 +73,7 @@ impl Descent {
     }
 
     /// Go into a directory of this one.
-    pub fn enter(&mut self, name: Name) -> SysResult<()> {
+    pub fn enter(&mut self, name: Dirent) -> SysResult<()> {
         if self.levels.len() >= MAX_DEPTH {
             return Err(Errno(libc::ELOOP));
         }

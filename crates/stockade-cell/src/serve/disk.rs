@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use super::descent::Descent;
 use super::resolve::{Access, Resolver, Walk};
 use crate::sys::SysResult;
-use crate::sys::file::{self, Name};
+use crate::sys::file::{self, Dirent};
 
 /// Names of one turn: about 1 ms.
 const NAMES_PER_TURN: usize = 512;
@@ -81,7 +81,7 @@ fn count_one(place: &mut Descent, used: &mut DiskUse) -> SysResult<bool> {
     Ok(true)
 }
 
-fn count(place: &mut Descent, name: Name, used: &mut DiskUse) {
+fn count(place: &mut Descent, name: Dirent, used: &mut DiskUse) {
     // Gone since its name was read.
     let Ok(found) = file::metadata(place.directory(), &name.name) else {
         return;

@@ -8,7 +8,7 @@ use super::channel::Channel;
 use super::files::Progress;
 use super::refusal::Refusal;
 use super::resolve::{Access, Resolver, Walk};
-use crate::sys::file::{self, Metadata, Name};
+use crate::sys::file::{self, Dirent, Metadata};
 use crate::sys::{Errno, SysResult};
 use crate::wire::codec::Bytes;
 use crate::wire::message::{End, Entries, Entry, FileList, FileStat, FromCell, file_type};
@@ -38,7 +38,7 @@ pub fn stat(request: &FileStat, resolver: &Resolver) -> Result<FromCell, Refusal
 #[derive(Debug)]
 pub struct Listing {
     directory: OwnedFd,
-    names: VecDeque<Name>,
+    names: VecDeque<Dirent>,
 }
 
 impl Listing {
@@ -83,7 +83,7 @@ impl Listing {
         Ok(Progress::More)
     }
 
-    fn next_name(&mut self) -> SysResult<Option<Name>> {
+    fn next_name(&mut self) -> SysResult<Option<Dirent>> {
         while self.names.is_empty() {
             let mut buffer = vec![0; NAMES_BYTES];
             match file::directory_page(self.directory.as_fd(), &mut buffer)? {

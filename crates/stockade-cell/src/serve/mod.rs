@@ -35,6 +35,7 @@ use std::os::fd::OwnedFd;
 use crate::sys::{ident, process};
 use crate::wire::message::Rlimit;
 use crate::wire::plan::{FileRoot, Identity, Watch};
+use channel::ChannelError;
 use event_loop::EventLoop;
 
 /// What the launcher leaves to the cell. All descriptors are close-on-exec.
@@ -50,9 +51,9 @@ pub struct Cell {
     pub work_cgroup: Option<OwnedFd>,
     /// `tasks` of v1 hierarchies, opened by the launcher: a command writes "0" to join.
     pub join_cgroups: Vec<OwnedFd>,
-    /// A ruleset for landlock_restrict_self(2).
+    /// A Landlock ruleset that each command restricts itself with.
     pub landlock: Option<OwnedFd>,
-    /// struct sock_filter[] that each command adds to its own filters.
+    /// `struct sock_filter[]` that each command adds to its own filters.
     pub seccomp_child: Vec<u8>,
     /// Limits for each command.
     pub rlimits: Vec<Rlimit>,
@@ -64,9 +65,10 @@ pub struct Cell {
 
 /// Serve until the channel or the owner ends, then kill everything and exit.
 pub fn run(cell: Cell) -> ! {
-    // Whatever the reason: without its channel the sandbox has no owner. The host sees the channel end.
+    // Whatever the reason: without its channel the sandbox has no owner. The host sees the channel end; stderr is for
+    // whoever debugs the cell.
     let code = match EventLoop::new(cell).and_then(EventLoop::run) {
-        Ok(()) => 0,
+        Ok(()) | Err(ChannelError::Closed) => 0,
         Err(error) => {
             eprintln!("stockade-cell: {error}");
             1

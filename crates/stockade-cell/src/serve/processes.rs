@@ -12,7 +12,7 @@ const MAX_PROCESSES: usize = 65_536;
 /// /proc/PID/stat is at most 52 numbers of 20 digits; of status, `Groups:` comes within the first 1,000 bytes.
 const RECORD_BYTES: usize = 2048;
 const PAGE_BYTES: usize = 32 * 1024;
-/// USER_HZ: what /proc/PID/stat counts time in, on every architecture that we build for.
+/// `USER_HZ`: what /proc/PID/stat counts time in, on every architecture that we build for.
 const TICK_US: u64 = 10_000;
 
 /// One process of the sandbox, not the cell.
@@ -146,7 +146,7 @@ fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// `State:`, `PPid:`, `Groups:`, `VmRSS:` and `Threads:` of proc_pid_status(5).
+/// `State:`, `PPid:`, `Groups:`, `VmRSS:` and `Threads:` of `proc_pid_status(5)`.
 fn parse_status(text: &[u8]) -> Option<Process> {
     let mut process = Process::default();
     let mut state = b'X';
@@ -172,7 +172,7 @@ fn parse_status(text: &[u8]) -> Option<Process> {
     Some(with_state(process, state, threads))
 }
 
-/// Fields 3, 4, 14 to 17, 20 and 24 of proc_pid_stat(5); the name before them may hold anything but its own end.
+/// Fields 3, 4, 14 to 17, 20 and 24 of `proc_pid_stat(5)`; the name before them may hold anything but its own end.
 fn parse_stat(text: &[u8]) -> Option<Process> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = text.get(name_end + 1..)?.trim_ascii();

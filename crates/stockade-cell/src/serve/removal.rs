@@ -8,7 +8,7 @@ use super::descent::Descent;
 use super::files::Progress;
 use super::refusal::Refusal;
 use super::resolve::Resolver;
-use crate::sys::file::{self, Name};
+use crate::sys::file::{self, Dirent};
 use crate::sys::{Errno, SysResult};
 use crate::wire::message::{FileRemove, FromCell, Ok as Done};
 
@@ -70,7 +70,7 @@ impl Removal {
         Ok(Progress::More)
     }
 
-    fn remove_name(&mut self, name: Name) -> SysResult<()> {
+    fn remove_name(&mut self, name: Dirent) -> SysResult<()> {
         let here = self.place.directory();
         let is_directory = name.kind == libc::DT_DIR;
         match file::remove(here, &name.name, is_directory) {

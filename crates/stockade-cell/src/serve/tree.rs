@@ -4,11 +4,11 @@
 //! mark: it is the descendants of the main process, and every orphan that descends from no live command. That ends
 //! another command's daemons too, rather than leave one alive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::processes::{Detail, Process, ProcessTable};
+use crate::sys::SysResult;
 use crate::sys::process::{kill, own_pid};
-use crate::sys::{SysResult, process};
 
 /// Passes of single kills before everything is stopped first: a fork storm outruns a scan, two passes end all else.
 const PLAIN_PASSES: u32 = 2;
@@ -38,29 +38,42 @@ pub fn members<'a>(
     mark: Mark,
     others: &[libc::pid_t],
 ) -> Vec<&'a Process> {
-    let belongs = |process: &Process| match mark.tag {
-        Some(tag) => process.groups.contains(&tag),
-        None if own_pid() == 1 => !descends_from(processes, process, others),
-        // Without a PID namespace an orphan may be anybody's.
-        None => descends_from(processes, process, &[mark.pid]),
-    };
     let living = processes.iter().filter(|process| process.alive);
-    living.filter(|process| belongs(process)).collect()
+    if let Some(tag) = mark.tag {
+        return living
+            .filter(|process| process.groups.contains(&tag))
+            .collect();
+    }
+    if own_pid() == 1 {
+        let spared = descendants(processes, others);
+        return living
+            .filter(|process| !spared.contains(&process.pid))
+            .collect();
+    }
+    // Without a PID namespace an orphan may be anybody's.
+    let own = descendants(processes, &[mark.pid]);
+    living
+        .filter(|process| own.contains(&process.pid))
+        .collect()
 }
 
-fn descends_from(processes: &[Process], process: &Process, mains: &[libc::pid_t]) -> bool {
-    let mut pid = process.pid;
-    // A scan is not a snapshot, so the parents in it might form a circle.
-    for _ in 0..=processes.len() {
-        if mains.contains(&pid) {
-            return true;
-        }
-        match processes.iter().find(|process| process.pid == pid) {
-            Some(process) => pid = process.parent,
-            None => return false,
+/// `mains` and all below them. A scan is not a snapshot: the parents in it may even form a circle.
+fn descendants(processes: &[Process], mains: &[libc::pid_t]) -> BTreeSet<libc::pid_t> {
+    let mut children: BTreeMap<libc::pid_t, Vec<libc::pid_t>> = BTreeMap::new();
+    for process in processes {
+        children
+            .entry(process.parent)
+            .or_default()
+            .push(process.pid);
+    }
+    let mut found = BTreeSet::new();
+    let mut left = mains.to_vec();
+    while let Some(pid) = left.pop() {
+        if found.insert(pid) {
+            left.extend(children.get(&pid).into_iter().flatten());
         }
     }
-    false
+    found
 }
 
 /// Send `signal` to each; who has ended meanwhile needs none.
@@ -135,28 +148,59 @@ impl Sweep {
         others: &[libc::pid_t],
     ) -> SysResult<()> {
         signal_all(libc::SIGSTOP);
-        let processes = scan(table, mark.tag.is_some());
-        let slept = |pid| {
-            before
-                .iter()
-                .any(|process| process.pid == pid && process.stopped)
-        };
-        let processes = match processes {
-            Ok(processes) => processes,
-            Err(error) => {
-                signal_all(libc::SIGCONT);
-                return Err(error);
-            }
-        };
-        let found = members(&processes, mark, others);
+        let result = scan(table, mark.tag.is_some());
+        let processes = result.as_ref().map_or(before, Vec::as_slice);
+        let found = members(processes, mark, others);
         signal(&found, libc::SIGKILL);
-        let strays = found.iter().map(|process| process.pid);
-        self.killed.extend(strays.filter(|pid| *pid != mark.pid));
-        for process in &processes {
-            if !found.contains(&process) && !slept(process.pid) {
-                let _ = process::kill(process.pid, libc::SIGCONT);
+        let found: BTreeSet<_> = found.iter().map(|process| process.pid).collect();
+        let slept = before.iter().filter(|process| process.stopped);
+        let slept: BTreeSet<_> = slept.map(|process| process.pid).collect();
+        for process in processes {
+            if !found.contains(&process.pid) && !slept.contains(&process.pid) {
+                // ESRCH: it has ended.
+                let _ = kill(process.pid, libc::SIGCONT);
             }
         }
-        Ok(())
+        self.killed
+            .extend(found.iter().filter(|pid| **pid != mark.pid));
+        result.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: libc::pid_t, parent: libc::pid_t) -> Process {
+        Process {
+            pid,
+            parent,
+            alive: true,
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn test_descendants_of_a_scan_with_a_circle_are_found_once() {
+        let processes = [process(2, 1), process(3, 2), process(4, 5), process(5, 4)];
+        assert_eq!(descendants(&processes, &[2]), BTreeSet::from([2, 3]));
+        assert_eq!(descendants(&processes, &[4]), BTreeSet::from([4, 5]));
+    }
+
+    #[test]
+    fn test_members_are_the_living_with_the_tag() {
+        let tagged = |pid, groups: &[u32], alive| Process {
+            groups: groups.to_vec(),
+            alive,
+            ..process(pid, 1)
+        };
+        let processes = [
+            tagged(2, &[7], true),
+            tagged(3, &[8], true),
+            tagged(4, &[7], false),
+        ];
+        let tag = Some(7);
+        let found = members(&processes, Mark { pid: 2, tag }, &[]);
+        assert_eq!(found, [&processes[0]]);
     }
 }

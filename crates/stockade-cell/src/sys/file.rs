@@ -106,6 +106,7 @@ impl Metadata {
             mtime_ns: seconds
                 .saturating_mul(1_000_000_000)
                 .saturating_add(stat.st_mtime_nsec as u64),
+            #[allow(clippy::unnecessary_cast)] // 32 bits on aarch64
             nlink: stat.st_nlink as u64,
             allocated: (stat.st_blocks as u64).saturating_mul(512),
         }
@@ -158,11 +159,7 @@ pub fn remove(at: BorrowedFd, name: &CStr, directory: bool) -> SysResult<()> {
 }
 
 /// renameat2(2); without `replace` an existing target is EEXIST.
-pub fn rename(
-    from: (BorrowedFd, &CStr),
-    to: (BorrowedFd, &CStr),
-    replace: bool,
-) -> SysResult<()> {
+pub fn rename(from: (BorrowedFd, &CStr), to: (BorrowedFd, &CStr), replace: bool) -> SysResult<()> {
     let flags = if replace { 0 } else { libc::RENAME_NOREPLACE };
     // SAFETY: NUL-terminated names.
     check(unsafe {
@@ -211,7 +208,7 @@ pub fn seek_directory(fd: BorrowedFd, position: i64) -> SysResult<()> {
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name {
+pub struct Dirent {
     /// The name, without NUL or slash (the kernel's word for it).
     pub name: std::ffi::CString,
     /// `DT_*`; DT_UNKNOWN on file systems that do not tell.
@@ -221,7 +218,7 @@ pub struct Name {
 }
 
 /// getdents64(2) into `buffer`: some names without `.` and `..`; `None` at the end.
-pub fn directory_page(fd: BorrowedFd, buffer: &mut [u8]) -> SysResult<Option<Vec<Name>>> {
+pub fn directory_page(fd: BorrowedFd, buffer: &mut [u8]) -> SysResult<Option<Vec<Dirent>>> {
     // SAFETY: the pointer and length describe `buffer`.
     let count = check(unsafe {
         libc::syscall(
@@ -239,12 +236,12 @@ pub fn directory_page(fd: BorrowedFd, buffer: &mut [u8]) -> SysResult<Option<Vec
 }
 
 /// struct linux_dirent64: u64 inode, i64 next, u16 length, u8 type, then the name.
-fn names(mut page: &[u8]) -> Vec<Name> {
+fn names(mut page: &[u8]) -> Vec<Dirent> {
     let mut names = Vec::new();
     while let Some((next, length, kind, text)) = entry(page) {
         if text != c"." && text != c".." {
             let name = text.to_owned();
-            names.push(Name { name, kind, next });
+            names.push(Dirent { name, kind, next });
         }
         page = page.get(length..).unwrap_or_default();
     }

@@ -53,7 +53,10 @@ pub fn send_with_fds(socket: BorrowedFd, data: &[u8], fds: &[BorrowedFd]) -> Sys
     let raw: Vec<RawFd> = fds.iter().take(MAX_FDS).map(AsRawFd::as_raw_fd).collect();
     let payload = raw.len() * size_of::<RawFd>();
     let mut control = [0_u64; 16]; // CMSG_SPACE(16 descriptors) is 80 bytes; u64 for its alignment
-    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let mut iov = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
     // SAFETY: msghdr is plain data for which zero is valid; every pointer set below outlives the call, and
     // the control buffer holds CMSG_SPACE(payload) bytes because of the cap above.
     let sent = unsafe {
@@ -87,9 +90,15 @@ pub fn socket_pair() -> SysResult<(OwnedFd, OwnedFd)> {
 }
 
 /// recvmsg(2): bytes, and the one descriptor that may come with them.
-pub fn receive_with_fd(socket: BorrowedFd, buffer: &mut [u8]) -> SysResult<(usize, Option<OwnedFd>)> {
+pub fn receive_with_fd(
+    socket: BorrowedFd,
+    buffer: &mut [u8],
+) -> SysResult<(usize, Option<OwnedFd>)> {
     let mut control = [0_u64; 4]; // CMSG_SPACE(one descriptor) is 24 bytes; u64 for its alignment
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut iov = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
     // SAFETY: msghdr is plain data for which zero is valid; every pointer outlives the call; a descriptor is read
     // only from a header that the kernel wrote with room for one.
     unsafe {
@@ -116,7 +125,12 @@ pub fn pipe(flags: libc::c_int) -> SysResult<(OwnedFd, OwnedFd)> {
     check_int(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) })?;
     let [read_end, write_end] = ends;
     // SAFETY: both descriptors were just made for us and are owned by nobody else.
-    Ok(unsafe { (OwnedFd::from_raw_fd(read_end), OwnedFd::from_raw_fd(write_end)) })
+    Ok(unsafe {
+        (
+            OwnedFd::from_raw_fd(read_end),
+            OwnedFd::from_raw_fd(write_end),
+        )
+    })
 }
 
 /// Switch O_NONBLOCK.
@@ -124,7 +138,11 @@ pub fn set_nonblocking(fd: BorrowedFd, on: bool) -> SysResult<()> {
     // SAFETY: fcntl with integer arguments touches no memory of ours.
     unsafe {
         let flags = check_int(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        let wanted = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+        let wanted = if on {
+            flags | libc::O_NONBLOCK
+        } else {
+            flags & !libc::O_NONBLOCK
+        };
         check_int(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted))?;
     }
     Ok(())
@@ -132,7 +150,11 @@ pub fn set_nonblocking(fd: BorrowedFd, on: bool) -> SysResult<()> {
 
 /// poll(2) for one descriptor; true when one of `events` (or an error or hang-up) is there.
 pub fn poll_one(fd: BorrowedFd, events: libc::c_short, timeout_ms: libc::c_int) -> SysResult<bool> {
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let mut entry = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events,
+        revents: 0,
+    };
     // SAFETY: one entry, which outlives the call.
     check_int(unsafe { libc::poll(&raw mut entry, 1, timeout_ms) }).map(|count| count > 0)
 }

@@ -4,6 +4,8 @@
 //! has no wrapper, and where glibc's would act on all threads (setuid and the like) or touch errno in a child.
 #![allow(unsafe_code)]
 #![allow(clippy::as_conversions)] // the kernel's ABI is made of casts; values from the peer never get here unchecked
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)] // likewise
+#![allow(clippy::doc_markdown)] // the kernel's names for flags, as its man pages print them
 
 pub mod file;
 pub mod ident;

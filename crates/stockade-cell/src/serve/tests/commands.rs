@@ -427,7 +427,7 @@ fn test_a_host_that_does_not_read_stops_the_output_and_gets_all_of_it_later() {
 }
 
 #[test]
-fn test_a_lower_rlimit_holds_and_a_higher_one_is_a_start_error() {
+fn test_a_lower_rlimit_holds() {
     use crate::wire::message::Rlimit;
     let nofile = |soft, hard| {
         vec![Rlimit {

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::{Mode, TestCell, modes};
-use crate::sys::ident;
+use super::{Mode, TestCell, modes, own_uid};
 use crate::wire::codec::Bytes;
 use crate::wire::message::{
     Cancel, Credit, Data, End, Entry, FileList, FileMkdir, FileMove, FileRead, FileRemove,
@@ -162,7 +161,7 @@ fn test_what_is_written_is_read_and_belongs_to_the_payload() {
         let uid = if place.mode == Mode::Tags {
             1000
         } else {
-            ident::effective_uid()
+            own_uid()
         };
         assert_eq!((found.uid(), found.mode() & 0o7777), (uid, 0o644));
     });
