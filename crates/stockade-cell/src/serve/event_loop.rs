@@ -105,7 +105,10 @@ impl EventLoop {
                 }
             }
             busy = self.work(Instant::now());
+            let was_congested = self.channel.is_congested();
             self.channel.flush(&self.epoll)?;
+            // What waited for room has it now, and no event will say so.
+            busy |= was_congested && !self.channel.is_congested();
         }
     }
 
