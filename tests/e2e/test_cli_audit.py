@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cli_program import stockade
+from tests.e2e.cli_program import started, stockade
 
 pytestmark = pytest.mark.slow
 KEY = "sk-ant-api03-" + "a1B2" * 23 + "AA"
@@ -73,6 +73,18 @@ def test_hostile_words_do_not_drive_the_terminal() -> None:
 def test_a_word_that_no_record_can_have_is_a_usage_error(option: str, word: str) -> None:
     """A typing mistake must not look like an empty log."""
     assert stockade("audit", "query", option, word).returncode == 2
+
+
+def test_a_reader_that_leaves_ends_a_query_quietly() -> None:
+    """`stockade audit query | head -1` prints no error."""
+    for _ in range(3):
+        _run("se-head", "echo", "x" * 30_000)
+    with started("audit", "query", "--json", "--session", "se-head") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
 
 
 def test_asking_makes_no_state(tmp_path: Path) -> None:

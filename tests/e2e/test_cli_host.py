@@ -119,7 +119,7 @@ def test_purge_is_refused_while_a_sandbox_lives(state: dict[str, str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = stockade("purge", "--yes", envs=state)
     assert result.returncode == 1
-    assert b"1 sandboxes are live" in result.stderr
+    assert b"live sandboxes: 1" in result.stderr
     assert Path(state["STOCKADE_STATE_DIR"]).exists()
 
 

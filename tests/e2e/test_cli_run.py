@@ -90,7 +90,16 @@ def test_a_missing_working_directory_is_our_failure() -> None:
     assert stockade("run", "--cwd", "/nowhere", "true").returncode == 125
 
 
-@pytest.mark.parametrize("words", [("--no-such-option", "true"), (), ("--env", "=x", "true")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--no-such-option", "true"),
+        (),
+        ("--env", "=x", "true"),
+        ("--timeout", "nan", "true"),
+        ("",),
+    ],
+)
 def test_words_that_mean_nothing_are_our_failure(words: tuple[str, ...]) -> None:
     """125 and not 2, which may be the command's own."""
     result = stockade("run", *words)

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from dataclasses import dataclass
+from typing import NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,14 @@ class Ending:
     status: int
     signal: int = 0
 
-    def take(self) -> int:
-        """Return the status, or die of the signal."""
-        return die_of(self.signal) if self.signal else self.status
+    def take(self) -> NoReturn:
+        """End this process now. Records must be on the disk: nothing that waits for a normal exit runs.
+
+        Taking the interpreter apart costs a fifth of a short run's CPU time.
+        """
+        status = die_of(self.signal) if self.signal else self.status
+        _flush()
+        os._exit(status)
 
 
 def die_of(number: int) -> int:
@@ -27,9 +33,7 @@ def die_of(number: int) -> int:
 
     A shell then sees what it would have seen without us: a script stops at Ctrl-C, `$?` is 128 plus the number.
     """
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    _flush()
     # The core would be Python's, not the command's.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
@@ -37,3 +41,9 @@ def die_of(number: int) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     os.kill(os.getpid(), number)
     return 128 + number
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stockade.cli.mounts import SOURCE, limited, output_of, workspace_of
+from stockade.cli.mounts import SOURCE, output_of, workspace_of
 from stockade.errors import PolicyError, PolicyProblem
 from stockade.policy import DEFAULT_POLICY, IMAGE_HOST, Policy, load_policy, policy_from
 from stockade.policy.reader import MAX_BYTES, read_yaml
@@ -46,8 +46,6 @@ def merge(data: dict[str, Any], options: PolicyOptions) -> dict[str, Any]:
     if named:
         merged["isolation"] = {**data.get("isolation", {}), **named}
     if mounts:
-        if "workspace_disk" not in data.get("limits", {}).get("accept_missing", ()):
-            mounts = list(map(limited, mounts))
         merged["filesystem"] = _with_mounts(data.get("filesystem", {}), mounts)
     return merged
 

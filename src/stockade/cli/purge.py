@@ -19,9 +19,7 @@ def purge_state(*, asks: bool) -> int:
         return 0
     live = len(list(_live_slots()))
     if live:
-        message.show(
-            f"{live} sandboxes are live", "End the programs that own them, then try again."
-        )
+        message.show(f"live sandboxes: {live}", "End the programs that own them, then try again.")
         return 1
     if asks and not _confirmed(directory):
         return 1

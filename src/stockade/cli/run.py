@@ -13,6 +13,8 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import typer
+
 from stockade.cli import message, terminal
 from stockade.cli.ending import Ending
 from stockade.cli.policy_options import PolicyOptions, policy_from_options
@@ -66,9 +68,9 @@ def run(options: RunOptions) -> Ending:
 
 
 def run_to_status(options: RunOptions) -> int:
-    """Run it, tell of every failure, and return the exit status; or die of the signal that ended it."""
+    """Run it and end as the command ended; returns the exit status of a failure that was told."""
     try:
-        return run(options).take()
+        run(options).take()  # the sandbox's end has waited until its records were on the disk
     except StockadeError as error:
         if options.as_json:
             message.write_json({"error": error.to_dict()})
@@ -157,15 +159,20 @@ class _Run:
     ) -> CommandHandle:
         options = self._options
         self._is_starting = True
-        self._handle = handle = await sandbox.commands.run(
-            list(options.argv),
-            background=True,
-            cwd=options.cwd or _default_cwd(self._policy),
-            envs={**envs, **options.envs},
-            timeout=options.timeout_s or _time_limit_s(self._policy),
-            user=options.user,
-            **streams,
-        )
+        try:
+            self._handle = handle = await sandbox.commands.run(
+                list(options.argv),
+                background=True,
+                cwd=options.cwd or _default_cwd(self._policy),
+                envs={**envs, **options.envs},
+                timeout=options.timeout_s or _time_limit_s(self._policy),
+                user=options.user,
+                **streams,
+            )
+        except (TypeError, ValueError) as error:  # an argument's form; its words name the argument
+            if isinstance(error, StockadeError):
+                raise
+            raise typer.BadParameter(str(error)) from error
         for number in self._early:
             _now(handle.kill(number))
         return handle

@@ -90,33 +90,6 @@ def test_two_mounts_at_one_place_are_an_error(tmp_path: Path) -> None:
         policy_from_options(PolicyOptions(writes=[str(tmp_path / "a"), str(tmp_path / "b")]))
 
 
-def test_a_writable_mount_may_grow_by_so_much(tmp_path: Path) -> None:
-    """What it holds now is not counted against it."""
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "file").write_bytes(bytes(100_000))
-    policy = policy_from_options(PolicyOptions(workspaces=[str(tmp_path)]))
-    limit = policy.filesystem.workspaces[0].limit
-    assert limit is not None
-    assert limit.bytes is not None
-    assert 100_000 <= limit.bytes - mounts.GROWTH_BYTES < 300_000
-
-
-def test_a_directory_that_takes_too_long_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is never mounted without a limit that the policy does not do without."""
-    monkeypatch.setattr(mounts, "MEASURE_S", -1.0)
-    with pytest.raises(PolicyError, match="too large"):
-        policy_from_options(PolicyOptions(workspaces=[str(tmp_path)]))
-
-
-def test_a_policy_that_does_without_the_limit_is_followed(tmp_path: Path) -> None:
-    """Then nothing is measured."""
-    path = _policy(tmp_path, "version: 1\nlimits: {accept_missing: [workspace_disk]}\n")
-    policy = policy_from_options(PolicyOptions(policy=path, workspaces=[str(tmp_path)]))
-    assert policy.filesystem.workspaces[0].limit is None
-
-
 @pytest.mark.parametrize(
     ("filesystem", "expected"),
     [
