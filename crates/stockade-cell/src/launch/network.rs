@@ -19,7 +19,7 @@ pub struct NewNetwork {
 impl NewNetwork {
     /// Start the helper. `loopback` brings lo up.
     pub fn start(loopback: bool) -> LaunchResult<Self> {
-        let (answer, answer_end) = io::socket_pair().at(STEP, "socketpair")?;
+        let (answer, answer_end) = io::stream_pair().at(STEP, "socketpair")?;
         match ident::fork(0, None).at(STEP, "fork")? {
             ident::Forked::Child => {
                 drop(answer);
@@ -34,11 +34,11 @@ impl NewNetwork {
     /// Wait until the namespace is ready, enter it, and reap the helper.
     pub fn join(self) -> LaunchResult<()> {
         let mut record = [0; 4];
-        let (count, namespace) =
-            io::receive_with_fd(self.answer.as_fd(), &mut record).at(STEP, "receive")?;
+        let (count, mut fds) =
+            io::receive_with_fds(self.answer.as_fd(), &mut record, 1).at(STEP, "receive")?;
         ident::reap(self.pidfd.as_fd()).at(STEP, "reap")?;
         let errno = Errno(i32::from_le_bytes(record));
-        match (count, errno, namespace) {
+        match (count, errno, fds.pop()) {
             (4, Errno(0), Some(namespace)) => {
                 ident::join_namespace(namespace.as_fd(), libc::CLONE_NEWNET).at(STEP, "setns")
             }

@@ -109,6 +109,30 @@ pub struct Child<'a> {
     pub program: &'a Program,
     /// Where it reports.
     pub status: OwnedFd,
+    /// `prepare` was done before.
+    pub prepared: bool,
+}
+
+/// What does not depend on the command: cgroups, session, limits.
+pub fn prepare(confinement: &Confinement) -> Result<(), (Step, Errno)> {
+    let at = |step| move |errno| (step, errno);
+    join_cgroups(confinement).map_err(at(Step::Cgroup))?;
+    process::new_session().map_err(at(Step::Session))?;
+    limit(&confinement.rlimits).map_err(at(Step::Limits))
+}
+
+fn join_cgroups(confinement: &Confinement) -> SysResult<()> {
+    for tasks in &confinement.join_cgroups {
+        io::write_all(tasks.as_fd(), b"0")?;
+    }
+    Ok(())
+}
+
+fn limit(limits: &[Rlimit]) -> SysResult<()> {
+    for limit in limits {
+        ident::set_rlimit(limit.resource, limit.soft, limit.hard)?;
+    }
+    Ok(())
 }
 
 impl Child<'_> {
@@ -122,12 +146,13 @@ impl Child<'_> {
 
     fn apply(&self) -> Result<std::convert::Infallible, StepError> {
         let at = |step| move |errno| StepError { step, errno };
-        self.join_cgroups().map_err(at(Step::Cgroup))?;
-        process::new_session().map_err(at(Step::Session))?;
+        if !self.prepared {
+            prepare(self.confinement).map_err(|(step, errno)| StepError { step, errno })?;
+        }
         if self.has_terminal {
             process::take_terminal(self.stdio[0]).map_err(at(Step::Terminal))?;
         }
-        self.limit().map_err(at(Step::Limits))?;
+        limit(self.rlimits).map_err(at(Step::Limits))?;
         self.connect().map_err(at(Step::Descriptors))?;
         self.switch_ids().map_err(at(Step::Ids))?;
         // uid 0 inside keeps its set across setresuid (securebits), so it is emptied by hand.
@@ -143,20 +168,6 @@ impl Child<'_> {
                 .map_err(at(Step::Filter))?;
         }
         Err(at(Step::Execute)(self.program.execute()))
-    }
-
-    fn join_cgroups(&self) -> SysResult<()> {
-        for procs in &self.confinement.join_cgroups {
-            io::write_all(procs.as_fd(), b"0")?;
-        }
-        Ok(())
-    }
-
-    fn limit(&self) -> SysResult<()> {
-        for limit in self.confinement.rlimits.iter().chain(self.rlimits) {
-            ident::set_rlimit(limit.resource, limit.soft, limit.hard)?;
-        }
-        Ok(())
     }
 
     fn connect(&self) -> SysResult<()> {

@@ -11,6 +11,7 @@ use super::input::CreditExceeded;
 use super::processes::ProcessTable;
 use super::refusal::Refusal;
 use super::resolve::Resolver;
+use super::spare::Spare;
 use super::spawn::spawn;
 use super::tree::{self, Mark};
 use crate::sys::Errno;
@@ -41,6 +42,8 @@ pub struct Commands {
     children: Children,
     reap_pending: bool,
     next_tag: u32,
+    spare: Option<Spare>,
+    wants_spare: bool,
 }
 
 impl Commands {
@@ -52,6 +55,8 @@ impl Commands {
             children: Children::Unknown,
             reap_pending: false,
             next_tag: 0,
+            spare: None,
+            wants_spare: true,
         }
     }
 
@@ -89,12 +94,15 @@ impl Commands {
         confinement: &Confinement,
         resolver: &Resolver,
         epoll: &Epoll,
+        table: &ProcessTable,
     ) -> Result<(), Refusal> {
         if self.live.len() >= MAX_COMMANDS {
             return Err(Refusal::rule(code::LIMIT, "commands"));
         }
         let tag = self.free_tag(confinement)?;
-        let spawned = spawn(request, tag, confinement, resolver)?;
+        self.wants_spare = true;
+        let spare = self.take_spare(table);
+        let spawned = spawn(request, tag, confinement, resolver, spare)?;
         let pid = spawned.pid;
         self.children = Children::Unknown;
         match Command::new(id, tag, request, spawned, epoll) {
@@ -108,6 +116,27 @@ impl Commands {
                 Err(Refusal::call(code::START, error, "epoll"))
             }
         }
+    }
+
+    /// Make a process ahead of the next command, when there is nothing else to do.
+    pub fn refill(&mut self, confinement: &Confinement, resolver: &Resolver, table: &ProcessTable) {
+        if self.spare.is_some() || !self.wants_spare {
+            return;
+        }
+        match Spare::fork(confinement, resolver) {
+            Ok(spare) => {
+                table.hide(spare.pid);
+                self.spare = Some(spare);
+            }
+            // A limit, most likely: the next command says which.
+            Err(_) => self.wants_spare = false,
+        }
+    }
+
+    /// From here on its pid is a command's, or nobody's.
+    fn take_spare(&mut self, table: &ProcessTable) -> Option<Spare> {
+        table.hide(0);
+        self.spare.take()
     }
 
     /// The next tag that no live command has; a command keeps its tag until its tree is gone.
@@ -213,14 +242,21 @@ impl Commands {
     }
 
     /// Reap whoever has ended, ours or an orphan.
-    pub fn reap(&mut self, channel: &mut Channel, now: Instant) {
+    pub fn reap(&mut self, channel: &mut Channel, table: &ProcessTable, now: Instant) {
         if !self.reap_pending {
             return;
         }
         self.children = Children::Unknown;
         for _ in 0..REAPS_PER_TURN {
             match process::reap_any() {
-                Ok(Some(reaped)) => self.on_reaped(reaped, channel, now),
+                Ok(Some(reaped)) => {
+                    if self.spare.as_ref().is_some_and(|spare| spare.pid == reaped.pid) {
+                        // Somebody killed it; the next command does without, and makes another.
+                        drop(self.take_spare(table));
+                        self.wants_spare = false;
+                    }
+                    self.on_reaped(reaped, channel, now);
+                }
                 Err(Errno(libc::ECHILD)) => {
                     self.children = Children::None;
                     self.reap_pending = false;
@@ -284,6 +320,10 @@ impl Commands {
             return;
         }
         let alone = !self.has_strays(table);
+        if !alone {
+            // What ends a tree may reach everybody; a spare that was stopped or killed is of no use.
+            drop(self.take_spare(table));
+        }
         for id in due {
             let others = self.mains_except(id);
             let Some(command) = self.live.get_mut(&id) else {

@@ -44,6 +44,12 @@ impl Confinement {
         self.identity.tag_count > 0
     }
 
+    /// Every descriptor that a new process still needs.
+    pub fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
+        let optional = self.work_cgroup.iter().chain(&self.landlock);
+        optional.chain(&self.join_cgroups).chain([&self.null])
+    }
+
     /// Check the ids that a START asks for. `None` when there is nothing to switch to.
     pub fn ids(&self, uid: u32, gid: u32, tag: Option<u32>) -> Result<Option<CommandIds>, Refusal> {
         let identity = &self.identity;

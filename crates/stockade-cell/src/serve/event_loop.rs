@@ -98,6 +98,9 @@ impl EventLoop {
         let mut busy = false;
         loop {
             ready.clear();
+            if !busy {
+                self.commands.refill(&self.confinement, &self.resolver, &self.table);
+            }
             self.epoll.wait(self.wait_ms(busy), &mut ready)?;
             for event in &ready {
                 if self.on_event(*event)? == Turn::OwnerGone {
@@ -238,12 +241,13 @@ impl EventLoop {
             resolver,
             epoll,
             channel,
+            table,
             ..
         } = self;
         match message {
             ToCell::Start(request) => {
                 self.commands
-                    .start(id, request, confinement, resolver, epoll)?;
+                    .start(id, request, confinement, resolver, epoll, table)?;
             }
             ToCell::FileWatch(request) => {
                 let watches = &mut self.watches;
@@ -306,7 +310,7 @@ impl EventLoop {
             scratch,
             ..
         } = self;
-        commands.reap(channel, now);
+        commands.reap(channel, table, now);
         commands.look(channel, epoll, now);
         commands.check_alarms(table, now);
         let walking = limits.check(commands, table, confinement, resolver, now);

@@ -132,7 +132,8 @@ impl Limits {
             return false;
         }
         // The first walk finds what was there, so it begins at once.
-        if *self.next_walk.get_or_insert(now) > now {
+        let first = if self.before.is_none() { now } else { now + WALK };
+        if *self.next_walk.get_or_insert(first) > now {
             return false;
         }
         let paths = &self.watch.disk_paths;

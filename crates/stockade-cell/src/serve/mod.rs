@@ -21,6 +21,7 @@ mod processes;
 mod refusal;
 mod removal;
 mod resolve;
+mod spare;
 mod spawn;
 mod stats;
 #[cfg(test)]

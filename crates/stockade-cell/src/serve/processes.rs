@@ -1,6 +1,7 @@
 //! The sandbox's processes as /proc shows them. All of it is written by the kernel; the payload chooses only
 //! its name, which the kernel escapes.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -49,6 +50,7 @@ pub enum Detail {
 #[derive(Debug)]
 pub struct ProcessTable {
     proc: OwnedFd,
+    hidden: Cell<libc::pid_t>,
 }
 
 impl ProcessTable {
@@ -56,7 +58,15 @@ impl ProcessTable {
     pub fn open() -> SysResult<Self> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         let proc = file::open_at(None, c"/proc", flags, 0, 0)?;
-        Ok(Self { proc })
+        Ok(Self {
+            proc,
+            hidden: Cell::new(0),
+        })
+    }
+
+    /// Leave one process out of every answer: the spare, which is of no command. 0 hides none.
+    pub fn hide(&self, pid: libc::pid_t) {
+        self.hidden.set(pid);
     }
 
     /// Every process but ours, in one pass. What starts or ends meanwhile may or may not be there.
@@ -81,7 +91,7 @@ impl ProcessTable {
         while let Some(names) = file::directory_page(directory.as_fd(), &mut page)? {
             let numbers = names.iter().filter_map(|entry| entry.name.to_str().ok());
             let numbers = numbers.filter_map(|name| name.parse::<libc::pid_t>().ok());
-            pids.extend(numbers.filter(|pid| *pid != own));
+            pids.extend(numbers.filter(|pid| *pid != own && *pid != self.hidden.get()));
             if pids.len() > MAX_PROCESSES {
                 break;
             }
@@ -113,7 +123,7 @@ impl ProcessTable {
         let file = file::open_at(Some(self.proc.as_fd()), &path, libc::O_RDONLY, 0, 0)?;
         let text = read_to_end(file.as_fd())?;
         let words = text.split(u8::is_ascii_whitespace);
-        Ok(words.filter_map(number).collect())
+        Ok(words.filter_map(number).filter(|pid| *pid != self.hidden.get()).collect())
     }
 
     /// Descriptors that the cell has open.

@@ -118,6 +118,12 @@ impl Resolver {
         )?)
     }
 
+    /// The descriptor of /.
+    #[must_use]
+    pub fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
     /// True when the path is one of the roots or above one: it may be looked at, not moved or removed.
     #[must_use]
     pub fn holds_root(&self, path: &[Vec<u8>]) -> bool {

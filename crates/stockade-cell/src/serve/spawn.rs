@@ -7,6 +7,7 @@ use super::child::Child;
 use super::confinement::Confinement;
 use super::refusal::Refusal;
 use super::resolve::Resolver;
+use super::spare::Spare;
 use crate::sys::ident::Forked;
 use crate::sys::process::{self, Program};
 use crate::sys::{SysResult, ident, io};
@@ -49,6 +50,7 @@ pub fn spawn(
     tag: Option<u32>,
     confinement: &Confinement,
     resolver: &Resolver,
+    spare: Option<Spare>,
 ) -> Result<Spawned, Refusal> {
     let ids = confinement.ids(request.uid, request.gid, tag)?;
     let program = program(request)?;
@@ -62,6 +64,11 @@ pub fn spawn(
         }
     })?;
     let (status, status_end) = io::pipe(libc::O_NONBLOCK).map_err(|e| started(e, "pipes"))?;
+    let ends = stdio.child_ends(&confinement.null);
+    let taken = spare.and_then(|spare| spare.start(request, tag, ends, status_end.as_fd()));
+    if let Some(pid) = taken {
+        return Ok(stdio.spawned(pid, status));
+    }
     let cgroup = confinement.work_cgroup.as_ref().map(AsFd::as_fd);
     let forked = ident::fork(0, cgroup).map_err(|e| started(e, "clone"))?;
     let pid = match forked {
@@ -69,23 +76,19 @@ pub fn spawn(
             confinement,
             ids,
             rlimits: &request.rlimits,
-            stdio: stdio.child_ends(&confinement.null),
+            stdio: ends,
             has_terminal,
             cwd: &request.cwd.0,
             resolver,
             program: &program,
             status: status_end,
+            prepared: false,
         }
         .run(),
         Forked::Parent { pid, .. } => pid,
     };
-    Ok(Spawned {
-        pid: libc::pid_t::try_from(pid).map_err(|_| Refusal::rule(code::START, "process id"))?,
-        status,
-        input: stdio.input,
-        output: stdio.output,
-        error: stdio.error,
-    })
+    let pid = libc::pid_t::try_from(pid).map_err(|_| Refusal::rule(code::START, "process id"))?;
+    Ok(stdio.spawned(pid, status))
 }
 
 fn started(errno: crate::sys::Errno, detail: &'static str) -> Refusal {
@@ -93,6 +96,16 @@ fn started(errno: crate::sys::Errno, detail: &'static str) -> Refusal {
 }
 
 impl Stdio {
+    fn spawned(self, pid: libc::pid_t, status: OwnedFd) -> Spawned {
+        Spawned {
+            pid,
+            status,
+            input: self.input,
+            output: self.output,
+            error: self.error,
+        }
+    }
+
     fn child_ends<'a>(&'a self, null: &'a OwnedFd) -> [std::os::fd::BorrowedFd<'a>; 3] {
         let [input, output, error] = &self.ends;
         let input = input.as_ref().unwrap_or(null);
@@ -134,7 +147,8 @@ fn terminal(request: &Start) -> SysResult<Stdio> {
     })
 }
 
-fn program(request: &Start) -> Result<Program, Refusal> {
+/// The program and its arguments, as execve(2) takes them.
+pub fn program(request: &Start) -> Result<Program, Refusal> {
     let argv = strings(&request.argv)?;
     let env = strings(&request.env)?;
     let first = request.argv.first().map(|Bytes(first)| first.as_slice());

@@ -19,6 +19,20 @@ pub fn close_from(first: libc::c_uint) -> SysResult<()> {
     check_int(unsafe { libc::close_range(first, libc::c_uint::MAX, 0) }).map(drop)
 }
 
+/// Close every descriptor whose number is not in `kept`, which is sorted. For a process that will own nothing else.
+pub fn close_all_but(kept: &[RawFd]) -> SysResult<()> {
+    let mut first: libc::c_uint = 0;
+    for fd in kept {
+        let number = fd.unsigned_abs();
+        if number > first {
+            // SAFETY: integers only; the caller's process uses none of these again.
+            check_int(unsafe { libc::close_range(first, number - 1, 0) })?;
+        }
+        first = number + 1;
+    }
+    close_from(first)
+}
+
 /// read(2).
 pub fn read(fd: BorrowedFd, buffer: &mut [u8]) -> SysResult<usize> {
     // SAFETY: the pointer and length describe `buffer`, which outlives the call.
@@ -50,13 +64,25 @@ pub const MAX_FDS: usize = 16;
 
 /// Send all of `data` on a blocking stream socket, the descriptors with its first byte.
 pub fn send_with_fds(socket: BorrowedFd, data: &[u8], fds: &[BorrowedFd]) -> SysResult<()> {
+    let sent = send_message(socket, data, fds, 0)?;
+    write_all(socket, data.get(sent..).unwrap_or_default())
+}
+
+/// Send one packet with descriptors, or fail without waiting.
+pub fn send_packet(socket: BorrowedFd, data: &[u8], fds: &[BorrowedFd]) -> SysResult<()> {
+    send_message(socket, data, fds, libc::MSG_DONTWAIT).map(drop)
+}
+
+fn send_message(
+    socket: BorrowedFd,
+    data: &[u8],
+    fds: &[BorrowedFd],
+    flags: libc::c_int,
+) -> SysResult<usize> {
     let raw: Vec<RawFd> = fds.iter().take(MAX_FDS).map(AsRawFd::as_raw_fd).collect();
     let payload = raw.len() * size_of::<RawFd>();
     let mut control = [0_u64; 16]; // CMSG_SPACE(16 descriptors) is 80 bytes; u64 for its alignment
-    let mut iov = libc::iovec {
-        iov_base: data.as_ptr().cast_mut().cast(),
-        iov_len: data.len(),
-    };
+    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
     // SAFETY: msghdr is plain data for which zero is valid; every pointer set below outlives the call, and
     // the control buffer holds CMSG_SPACE(payload) bytes because of the cap above.
     let sent = unsafe {
@@ -72,16 +98,24 @@ pub fn send_with_fds(socket: BorrowedFd, data: &[u8], fds: &[BorrowedFd]) -> Sys
             (*header).cmsg_len = libc::CMSG_LEN(payload as u32) as _;
             std::ptr::copy_nonoverlapping(raw.as_ptr().cast(), libc::CMSG_DATA(header), payload);
         }
-        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | flags)
     };
-    let sent = check(sent as libc::c_long)? as usize;
-    write_all(socket, data.get(sent..).unwrap_or_default())
+    check(sent as libc::c_long).map(|count| count as usize)
 }
 
-/// socketpair(2): two connected stream sockets.
-pub fn socket_pair() -> SysResult<(OwnedFd, OwnedFd)> {
+/// socketpair(2) of stream sockets.
+pub fn stream_pair() -> SysResult<(OwnedFd, OwnedFd)> {
+    socket_pair(libc::SOCK_STREAM)
+}
+
+/// socketpair(2) of sockets that keep packets apart.
+pub fn packet_pair() -> SysResult<(OwnedFd, OwnedFd)> {
+    socket_pair(libc::SOCK_SEQPACKET)
+}
+
+fn socket_pair(kind: libc::c_int) -> SysResult<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let kind = kind | libc::SOCK_CLOEXEC;
     // SAFETY: the kernel fills the two numbers of `ends`.
     check_int(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
     let [first, second] = ends;
@@ -89,32 +123,33 @@ pub fn socket_pair() -> SysResult<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(first), OwnedFd::from_raw_fd(second)) })
 }
 
-/// recvmsg(2): bytes, and the one descriptor that may come with them.
-pub fn receive_with_fd(
+/// recvmsg(2): bytes, and up to `most` descriptors that came with them.
+pub fn receive_with_fds(
     socket: BorrowedFd,
     buffer: &mut [u8],
-) -> SysResult<(usize, Option<OwnedFd>)> {
-    let mut control = [0_u64; 4]; // CMSG_SPACE(one descriptor) is 24 bytes; u64 for its alignment
-    let mut iov = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    // SAFETY: msghdr is plain data for which zero is valid; every pointer outlives the call; a descriptor is read
-    // only from a header that the kernel wrote with room for one.
+    most: usize,
+) -> SysResult<(usize, Vec<OwnedFd>)> {
+    let mut control = [0_u64; 16]; // CMSG_SPACE(16 descriptors) is 80 bytes; u64 for its alignment
+    let room = most.min(MAX_FDS) * size_of::<RawFd>();
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is plain data for which zero is valid; every pointer outlives the call; the header that the
+    // kernel wrote says how many descriptors follow it, each new and owned by nobody else.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut iov;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+        message.msg_controllen = libc::CMSG_SPACE(room as u32) as _;
         let count = libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
         let count = check(count as libc::c_long)? as usize;
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
-            return Ok((count, None));
+            return Ok((count, Vec::new()));
         }
-        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<RawFd>());
-        Ok((count, Some(OwnedFd::from_raw_fd(fd))))
+        let length = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+        let first = libc::CMSG_DATA(header).cast::<RawFd>();
+        let fds = (0..length).map(|index| first.add(index).read_unaligned());
+        Ok((count, fds.map(|fd| OwnedFd::from_raw_fd(fd)).collect()))
     }
 }
 
