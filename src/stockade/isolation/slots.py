@@ -49,9 +49,10 @@ class Collected:
 class Slot:
     """A slot that this process owns until `release`."""
 
-    def __init__(self, number: int, descriptor: int) -> None:
+    def __init__(self, number: int, descriptor: int, path: str) -> None:
         self.number = number
         self._descriptor = descriptor
+        self._path = path
         _held.add(self)
 
     def release(self) -> None:
@@ -126,7 +127,7 @@ class Slots:
                 continue
             os.pwrite(descriptor, content, 0)
             self._next = (number + 1) % self._count
-            return Slot(number, descriptor)
+            return Slot(number, descriptor, self._path(number))
         raise HostUnsupported(
             f"more than {self._count} sandboxes at once", "Destroy some, or wait for them to end."
         )
@@ -142,6 +143,8 @@ class Slots:
                 collected = _clean(descriptor, number)
                 if collected.sandbox_id:
                     found.append(collected)
+                if not collected.left:
+                    _unlink(self._path(number))
             finally:
                 os.close(descriptor)
         return tuple(found)
@@ -152,9 +155,12 @@ class Slots:
             if suffix == "lock" and stem.isdigit():
                 yield int(stem)
 
+    def _path(self, number: int) -> str:
+        return os.path.join(self._directory, f"{number}.lock")
+
     def _lock(self, number: int) -> int | None:
         """Return a locked descriptor, or None if the slot has a live owner."""
-        path = os.path.join(self._directory, f"{number}.lock")
+        path = self._path(number)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,6 +188,11 @@ def open_run_dir(path: str) -> None:
             f"a run directory of its own: {path} is not a directory that only this user can write",
             "Remove it, or name another one.",
         )
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def run_dir_for(uid: int, runtime_dir: str | None) -> str:

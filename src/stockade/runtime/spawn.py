@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Launcher:
     channel: socket.socket
 
 
+@lru_cache(maxsize=1)
 def cell_path() -> Path:
     """Return the cell's program; raises `HostUnsupported` when the package was installed without it."""
     path = Path(str(resources.files("stockade") / "_bin" / "stockade-cell"))

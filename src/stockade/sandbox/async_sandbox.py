@@ -254,8 +254,7 @@ class SandboxPlan:
         self.env = dict(plan.env)
         self.grades = plan.grades
         self.call_names = made.call_names
-        writable = [root.path for root in plan.launch.roots if root.writable]
-        self.cwd = "/workspace" if "/workspace" in writable else "/"
+        self.cwd = "/workspace" if any(root.path == "/workspace" for root in plan.launch.roots) else "/"
 
 
 async def _owner(state_dir: str | None) -> Owner:

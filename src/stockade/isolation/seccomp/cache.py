@@ -49,7 +49,7 @@ class Program:
         return {entry.number: entry for entry in self.notified}
 
 
-_memory: dict[str, Program] = {}
+_memory: dict[tuple[object, ...], Program] = {}
 
 
 def compile_profile(
@@ -65,16 +65,17 @@ def compile_profile(
     """
     if arch not in ARCHITECTURES:
         raise HostUnsupported(f"system call filters on {arch}", "Use an x86_64 or aarch64 host.")
-    digest = _digest(name, allow, deny, arch)
-    program = _memory.get(digest)
+    key = (name, allow, deny, arch)
+    program = _memory.get(key)
     if program is None:
+        digest = _digest(name, allow, deny, arch)
         program = _load(cache_dir, digest, name) if cache_dir else None
         if program is None:
             profile = read_profile(name).extended(allow, deny)
             program = _program(compile_programs(profile, ARCHITECTURES[arch]), digest, name)
             if cache_dir:
                 _store(cache_dir, program)
-        _memory[digest] = program
+        _memory[key] = program
     return program
 
 
