@@ -14,6 +14,7 @@ SANDBOX_DESTROY: Final = "sandbox_destroy"
 SANDBOX_DIED: Final = "sandbox_died"
 RESIDUE: Final = "residue"
 EXEC: Final = "exec"
+EXEC_END: Final = "exec_end"
 FILE_READ: Final = "file_read"
 FILE_WRITE: Final = "file_write"
 FILE_LIST: Final = "file_list"
@@ -38,6 +39,7 @@ OPERATIONS: Final[dict[str, str]] = {
     SANDBOX_DIED: "a sandbox ended by itself; target is the sandbox, detail the reason",
     RESIDUE: "a destroyed sandbox left something; target is the sandbox, detail what is left",
     EXEC: "a command ran; target is the program, params its arguments and working directory",
+    EXEC_END: "a background command ended; target is the program, the call_id that of its exec",
     FILE_READ: "a file was read; target is its path inside",
     FILE_WRITE: "a file was written or appended to; target is its path inside",
     FILE_LIST: "a directory was listed; target is its path inside",

@@ -76,7 +76,10 @@ def file_roots(policy: Policy) -> tuple[FileRoot, ...]:
     """Return where the cell does file operations: never /proc or /dev."""
     files = policy.filesystem
     if files.mode == "independent":
-        return (FileRoot("/", writable=True), *(FileRoot(path, writable=False) for path in _read_only_targets(policy)))
+        return (
+            FileRoot("/", writable=True),
+            *(FileRoot(path, writable=False) for path in _read_only_targets(policy)),
+        )
     writable = writable_paths(policy)
     read_only = [*_read_only_targets(policy), *files.toolchains, "/usr", "/etc"]
     roots = [FileRoot(path, writable=True) for path in writable]
@@ -84,7 +87,9 @@ def file_roots(policy: Policy) -> tuple[FileRoot, ...]:
 
 
 def _read_only_targets(policy: Policy) -> tuple[str, ...]:
-    return tuple(workspace.target for workspace in policy.filesystem.workspaces if workspace.access == "ro")
+    return tuple(
+        workspace.target for workspace in policy.filesystem.workspaces if workspace.access == "ro"
+    )
 
 
 def landlock_rules(policy: Policy) -> tuple[LandlockRule, ...]:

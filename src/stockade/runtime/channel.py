@@ -36,7 +36,9 @@ class Handler(Protocol):
 class Channel:
     """One sandbox's control channel on the running event loop."""
 
-    def __init__(self, sock: socket.socket, on_lost: Callable[[StockadeError | None], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, on_lost: Callable[[StockadeError | None], None]
+    ) -> None:
         """Start reading; `on_lost` is called once, with the error, or None when the cell closed its end."""
         self._socket = sock
         self._loop = asyncio.get_running_loop()

@@ -190,6 +190,15 @@ class Command:
         if not self._ended.done():
             self._channel.send(self.id, frames.Cancel())
 
+    def when_ended(self, callback: Callable[[frames.Exited | None], None]) -> None:
+        """Call back with how it ended; None when the sandbox ended first."""
+
+        def ended(future: asyncio.Future[frames.Exited]) -> None:
+            failed = future.cancelled() or future.exception() is not None
+            callback(None if failed else future.result())
+
+        self._ended.add_done_callback(ended)
+
     @property
     def ended(self) -> bool:
         """True once the command and all that it started are gone."""

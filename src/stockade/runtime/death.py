@@ -33,5 +33,7 @@ def reason_of(seen: Seen) -> StockadeError:
     if seen.status is None:
         return SandboxDied(seen.sandbox_id, "channel", "the control channel ended")
     if seen.status < 0:
-        return SandboxDied(seen.sandbox_id, "signal", f"the cell was killed by signal {-seen.status}")
+        return SandboxDied(
+            seen.sandbox_id, "signal", f"the cell was killed by signal {-seen.status}"
+        )
     return SandboxDied(seen.sandbox_id, "exit", f"the cell exited with {seen.status}")

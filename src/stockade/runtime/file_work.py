@@ -134,7 +134,9 @@ async def listing(channel: Channel, path: bytes) -> list[frames.Entry]:
                 raise _unexpected(message)
             entries += message.entries
             if len(entries) > MAX_ENTRIES:
-                raise FileTooLarge(path=path.decode(errors="backslashreplace"), detail="too many entries")
+                raise FileTooLarge(
+                    path=path.decode(errors="backslashreplace"), detail="too many entries"
+                )
 
 
 async def read(

@@ -55,7 +55,9 @@ class _Launch:
             case frames.Ready() if self.pid and not self.ready.done():
                 self.ready.set_result(message)
             case frames.Failed(step=step, errno=number, detail=detail):
-                self.on_lost(LaunchError(step=step, errno=number, detail=detail, how=_ADVICE.get(step, "")))
+                self.on_lost(
+                    LaunchError(step=step, errno=number, detail=detail, how=_ADVICE.get(step, ""))
+                )
             case _:
                 raise ProtocolError(detail=f"{type(message).__name__} during the launch")
 
@@ -104,7 +106,9 @@ class LiveSandbox:
         self.mounts: dict[str, int] = {}
 
     @classmethod
-    async def launch(cls, plan: Plan, slot: Slot, on_attempt: Callable[[Attempt], None]) -> LiveSandbox:
+    async def launch(
+        cls, plan: Plan, slot: Slot, on_attempt: Callable[[Attempt], None]
+    ) -> LiveSandbox:
         """Build the wall of `plan`; raises `LaunchError`, and then nothing is left of it."""
         live = cls(plan, slot)
         try:
@@ -195,11 +199,11 @@ class LiveSandbox:
 
     def _channel_lost(self, error: StockadeError | None) -> None:
         self._channel_error = error
-        self._start_destroy()
+        self._destroying = self._start_destroy()
 
     def _cell_ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        self._start_destroy()
+        self._destroying = self._start_destroy()
 
     def _start_destroy(self) -> asyncio.Task[Residue]:
         if self._destroying is None:
@@ -222,7 +226,9 @@ class LiveSandbox:
         else:
             cgroups_io.kill(cgroups)
         status = await self._wait_cell()
-        seen = Seen(self.plan.launch.sandbox_id, self._asked, self._channel_error, oom_kills, status)
+        seen = Seen(
+            self.plan.launch.sandbox_id, self._asked, self._channel_error, oom_kills, status
+        )
         self._end = reason_of(seen)
         self._close_all()
         left = await cgroups_io.remove(cgroups, DESTROY_DEADLINE_S)
@@ -238,7 +244,9 @@ class LiveSandbox:
                 await self._readable(self._pidfd)
         except TimeoutError:
             return None
-        with contextlib.suppress(ChildProcessError):  # an embedding program may reap all of its children
+        with contextlib.suppress(
+            ChildProcessError
+        ):  # an embedding program may reap all of its children
             result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
             if result is not None:
                 return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
@@ -246,7 +254,12 @@ class LiveSandbox:
 
     async def _readable(self, descriptor: int) -> None:
         future = self._loop.create_future()
-        self._loop.add_reader(descriptor, lambda: future.done() or future.set_result(None))
+
+        def ready() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self._loop.add_reader(descriptor, ready)
         try:
             await future
         finally:

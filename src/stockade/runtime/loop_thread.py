@@ -41,7 +41,9 @@ class LoopThread:
         """Run `coroutine` on the loop and wait. An interrupt of the waiter (Ctrl-C) cancels it, then waits for its end."""
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("a blocking call inside a callback of the same loop would never return")
+            raise RuntimeError(
+                "a blocking call inside a callback of the same loop would never return"
+            )
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

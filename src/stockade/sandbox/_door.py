@@ -8,12 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from stockade.audit import Record, Result, new_record_id
 from stockade.errors import Denied, NotPermitted, StockadeError, WorkspaceRefused
 
 T = TypeVar("T")
+#: Turns a call's value into its record's result and detail.
+Tell: TypeAlias = Callable[[T], tuple[Result, Mapping[str, Any]]]
+
 _REFUSED = (Denied, NotPermitted, WorkspaceRefused)
 
 
@@ -41,18 +44,19 @@ class Door:
         target: str,
         params: Mapping[str, Any],
         work: Awaitable[T],
-        tell: Callable[[T], tuple[Result, Mapping[str, Any]]] | None = None,
+        tell: Tell[T] | None = None,
+        call_id: str | None = None,
     ) -> T:
         """Await `work` and record it; `tell` turns its value into the record's result and detail."""
         begin = time.monotonic()
         try:
             value = await work
         except BaseException as error:
-            result = "denied" if isinstance(error, _REFUSED) else "error"
-            self.record(operation, target, params, result, _ms(begin), detail=_describe(error))
+            result: Result = "denied" if isinstance(error, _REFUSED) else "error"
+            self.record(operation, target, params, result, _ms(begin), _describe(error), call_id)
             raise
         result, detail = tell(value) if tell else ("success", {})
-        self.record(operation, target, params, result, _ms(begin), detail=detail)
+        self.record(operation, target, params, result, _ms(begin), detail, call_id)
         return value
 
     def record(  # noqa: PLR0913 - the record's own fields
@@ -63,8 +67,10 @@ class Door:
         result: Result,
         duration_ms: int,
         detail: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Append one record."""
+        call_id: str | None = None,
+    ) -> str:
+        """Append one record; return its call id (a new one, unless it belongs to a call that has one)."""
+        call_id = call_id or new_record_id()
         who = self.identity
         self._append(
             Record(
@@ -77,11 +83,12 @@ class Door:
                 result=result,
                 duration_ms=duration_ms,
                 agent_id=who.agent_id,
-                call_id=new_record_id(),
+                call_id=call_id,
                 isolation=who.isolation,
                 detail=detail or {},
             )
         )
+        return call_id
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

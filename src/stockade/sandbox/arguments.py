@@ -6,6 +6,7 @@ import errno
 import math
 import signal as signals
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from stockade.errors import StartError, file_error
 
@@ -18,18 +19,19 @@ _MAX_TERMINAL = 65_535
 MAX_ARGUMENT_BYTES = 1000 * 1024
 
 
-def argv_of(cmd: str | Sequence[str]) -> tuple[str, ...]:
+def argv_of(cmd: object) -> tuple[str, ...]:
     """Return the words of a command: a text is for /bin/sh, a sequence is taken as it is."""
     if isinstance(cmd, bytes) or not isinstance(cmd, str | Sequence):
         raise TypeError("cmd must be a text, or a non-empty sequence of texts")
-    argv = ("/bin/sh", "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
-    if not all(isinstance(word, str) for word in argv):
+    argv: tuple[object, ...] = ("/bin/sh", "-c", cmd) if isinstance(cmd, str) else tuple(cmd)
+    words = tuple(word for word in argv if isinstance(word, str))
+    if len(words) != len(argv):
         raise TypeError("cmd must be a text, or a non-empty sequence of texts")
-    if not argv:
+    if not words:
         raise ValueError("cmd is empty: name a program")
-    if any("\0" in word for word in argv):
+    if any("\0" in word for word in words):
         raise ValueError("a command can't hold a NUL character")
-    return argv
+    return words
 
 
 def seconds_as_ms(seconds: float) -> int:
@@ -37,7 +39,9 @@ def seconds_as_ms(seconds: float) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"timeout must be a number of seconds, not {type(seconds).__name__}")
     if not math.isfinite(seconds) or not 0 < seconds <= _MAX_SECONDS:
-        raise ValueError(f"timeout must be more than 0 and at most {_MAX_SECONDS} seconds, not {seconds}")
+        raise ValueError(
+            f"timeout must be more than 0 and at most {_MAX_SECONDS} seconds, not {seconds}"
+        )
     return max(1, round(seconds * 1000))
 
 
@@ -73,7 +77,7 @@ def check_stdin(stdin: str | bytes | bool | None) -> str | bytes | bool | None:
     raise TypeError("stdin must be text, bytes, True (written to the handle) or None")
 
 
-def encoded_environment(envs: Mapping[str, str]) -> dict[bytes, bytes]:
+def encoded_environment(envs: Mapping[Any, Any]) -> dict[bytes, bytes]:
     """Return environment variables as bytes."""
     for name, value in envs.items():
         if not isinstance(name, str) or not isinstance(value, str):
@@ -88,7 +92,9 @@ def check_size(argv: Sequence[bytes], env: Mapping[bytes, bytes]) -> None:
     size = sum(map(len, argv)) + sum(len(name) + len(value) + 1 for name, value in env.items())
     size += 8 * (len(argv) + len(env))
     if size > MAX_ARGUMENT_BYTES:
-        raise StartError("execute the program", errno.E2BIG, f"{size} bytes of arguments and environment")
+        raise StartError(
+            "execute the program", errno.E2BIG, f"{size} bytes of arguments and environment"
+        )
 
 
 def encoded(text: str) -> bytes:

@@ -222,7 +222,9 @@ class AsyncSandbox:
             self._record_end(operations.SANDBOX_DIED, detail)
 
     def _record_end(self, operation: str, detail: Mapping[str, Any]) -> None:
-        result: Literal["success", "error"] = "success" if operation == operations.SANDBOX_DESTROY else "error"
+        result: Literal["success", "error"] = (
+            "success" if operation == operations.SANDBOX_DESTROY else "error"
+        )
         self.door.record(operation, self.sandbox_id, {}, result, 0, detail)
 
     def _record_residue(self, residue: Residue) -> None:
@@ -231,7 +233,12 @@ class AsyncSandbox:
 
     def _refused(self, refusal: Refusal) -> None:
         args = [hex(argument) for argument in refusal.args]
-        params = {"pid": refusal.pid, "program": refusal.program, "args": args, "count": refusal.count}
+        params = {
+            "pid": refusal.pid,
+            "program": refusal.program,
+            "args": args,
+            "count": refusal.count,
+        }
         self.door.record(operations.SYSCALL_REFUSED, refusal.call, params, "denied", 0)
 
     def _name_of_call(self, number: int, _arch: int) -> str:
@@ -254,9 +261,11 @@ class SandboxPlan:
         self.env = dict(plan.env)
         self.grades = plan.grades
         self.call_names = made.call_names
-        self.cwd = "/workspace" if any(root.path == "/workspace" for root in plan.launch.roots) else "/"
+        self.cwd = (
+            "/workspace" if any(root.path == "/workspace" for root in plan.launch.roots) else "/"
+        )
 
 
 async def _owner(state_dir: str | None) -> Owner:
     known = Owner.known(state_dir)
-    return known or await asyncio.to_thread(Owner.of_this_process, state_dir)
+    return await asyncio.to_thread(Owner.of_this_process, state_dir) if known is None else known

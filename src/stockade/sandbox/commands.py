@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import signal as signals
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from stockade.audit import operations
+from stockade.audit import Result, new_record_id, operations
 from stockade.runtime.command import Command, CommandSpec, Outcome
 from stockade.sandbox.arguments import (
     argv_of,
@@ -42,6 +42,29 @@ _REASONS: dict[int, KilledBy] = {
 }
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of `commands.run`."""
+
+    #: working directory inside; default /workspace, or / where there is none
+    cwd: str | None
+    #: environment variables besides the policy's
+    envs: Mapping[str, str] | None
+    #: time limit in seconds; default: the policy's `limits.timeout`, in the background none
+    timeout: float | None
+    #: standard input given whole, or True to write to the handle; without it /dev/null
+    stdin: str | bytes | bool | None
+    #: called with text as it comes, on the event loop; must not block
+    on_stdout: OnText | None
+    on_stderr: OnText | None
+    #: the same with bytes; an empty chunk is the end
+    on_stdout_bytes: OnBytes | None
+    on_stderr_bytes: OnBytes | None
+    #: who the command runs as, both without any capability
+    user: Literal["agent", "root"] | None
+    #: a pseudo-terminal of (rows, columns)
+    pty: tuple[int, int] | None
+
+
 class CommandHandle:
     """A command that runs in the background of its sandbox. It ends with the sandbox."""
 
@@ -62,6 +85,10 @@ class CommandHandle:
     def ended(self) -> bool:
         """True once the command and all that it started are gone."""
         return self._command.ended
+
+    def when_ended(self, callback: Callable[[frames.Exited | None], None]) -> None:
+        """Call back at the end, on the event loop; None when the sandbox ended first."""
+        self._command.when_ended(callback)
 
     async def wait(self) -> CommandResult:
         """Wait for the end; raises `SandboxDied` when the sandbox ended first."""
@@ -95,68 +122,63 @@ class AsyncCommands:
 
     @overload
     async def run(
-        self, cmd: str | Sequence[str], *, background: Literal[True], **options: Any
+        self, cmd: str | Sequence[str], *, background: Literal[True], **options: Unpack[RunOptions]
     ) -> CommandHandle: ...
     @overload
     async def run(
-        self, cmd: str | Sequence[str], *, background: Literal[False] = False, **options: Any
-    ) -> CommandResult: ...
-
-    async def run(  # noqa: PLR0913 - E2B's signature
         self,
         cmd: str | Sequence[str],
         *,
-        background: bool = False,
-        cwd: str | None = None,
-        envs: Mapping[str, str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - E2B's name; the cell enforces it
-        stdin: str | bytes | bool | None = None,
-        on_stdout: OnText | None = None,
-        on_stderr: OnText | None = None,
-        on_stdout_bytes: OnBytes | None = None,
-        on_stderr_bytes: OnBytes | None = None,
-        user: Literal["agent", "root"] | None = None,
-        pty: tuple[int, int] | None = None,
+        background: Literal[False] = False,
+        **options: Unpack[RunOptions],
+    ) -> CommandResult: ...
+
+    async def run(
+        self, cmd: str | Sequence[str], *, background: bool = False, **options: Unpack[RunOptions]
     ) -> CommandResult | CommandHandle:
         """Run a command: a text through /bin/sh, a sequence of words as it is.
 
-        `timeout` is in seconds (default: the policy's); at its end the command and all that it started get SIGTERM
-        and 0.5 s later SIGKILL. `stdin` is given whole, or True to write to the handle. `pty` is (rows, columns).
-        Callbacks run on the event loop and must not block. Raises `CommandNotFound`, `InvalidCwd`, `StartError`,
-        `SandboxDied`; a non-zero exit code is a result.
+        At the time limit the command and all that it started get SIGTERM and 0.5 s later SIGKILL. Raises
+        `CommandNotFound`, `InvalidCwd`, `StartError`, `SandboxDied`, and TypeError or ValueError for a wrong option;
+        a non-zero exit code is a result.
         """
         argv = argv_of(cmd)
-        default_ms = 0 if background else self._owner.policy.limits.timeout
-        limit_ms = default_ms if timeout is None else seconds_as_ms(timeout)
-        uid, gid = self._ids(user)
-        out = on_stdout_bytes or _Decoded.of(on_stdout)
-        err = on_stderr_bytes or _Decoded.of(on_stderr)
-        spec = CommandSpec(
-            argv=[encoded(word) for word in argv],
-            env=encoded_environment({**self._owner.plan.env, **(envs or {})}),
-            cwd=encoded_cwd(self._owner.plan.cwd if cwd is None else cwd),
-            uid=uid,
-            gid=gid,
-            keep_bytes=self._owner.policy.limits.output,
-            timeout_ms=limit_ms,
-            grace_ms=GRACE_MS,
-            stdin=check_stdin(stdin) not in (None, False),
-            pty=check_pty(pty),
-            background=background,
-            on_stdout=out,
-            on_stderr=err,
-        )
-        check_size(spec.argv, spec.env)
-        params = {"argv": list(argv), "cwd": spec.cwd.decode(errors="backslashreplace"), "timeout_ms": limit_ms}
-        if envs:
+        stdin = check_stdin(options.get("stdin"))
+        spec = self._spec(argv, options, background=background)
+        params: dict[str, Any] = {
+            "argv": list(argv),
+            "cwd": spec.cwd.decode(errors="backslashreplace"),
+            "timeout_ms": spec.timeout_ms,
+        }
+        if envs := options.get("envs"):
             params["envs"] = dict(envs)
         if background:
-            return await self._owner.door.call(
-                operations.EXEC, argv[0], params, self._start(spec, argv, stdin)
-            )
-        return await self._owner.door.call(
-            operations.EXEC, argv[0], params, self._run(spec, stdin), _told
+            return await self._background(spec, argv, params, stdin)
+        return await self._owner.door.call(operations.EXEC, argv[0], params, self._run(spec, stdin), _told)
+
+    def _spec(self, argv: tuple[str, ...], options: RunOptions, *, background: bool) -> CommandSpec:
+        """Check the options and put the policy's values where there is none."""
+        plan, limits = self._owner.plan, self._owner.policy.limits
+        timeout, cwd = options.get("timeout"), options.get("cwd")
+        default_ms = 0 if background else limits.timeout
+        uid, gid = self._ids(options.get("user"))
+        spec = CommandSpec(
+            argv=[encoded(word) for word in argv],
+            env=encoded_environment({**plan.env, **(options.get("envs") or {})}),
+            cwd=encoded_cwd(plan.cwd if cwd is None else cwd),
+            uid=uid,
+            gid=gid,
+            keep_bytes=limits.output,
+            timeout_ms=default_ms if timeout is None else seconds_as_ms(timeout),
+            grace_ms=GRACE_MS,
+            stdin=check_stdin(options.get("stdin")) not in (None, False),
+            pty=check_pty(options.get("pty")),
+            background=background,
+            on_stdout=options.get("on_stdout_bytes") or _Decoded.of(options.get("on_stdout")),
+            on_stderr=options.get("on_stderr_bytes") or _Decoded.of(options.get("on_stderr")),
         )
+        check_size(spec.argv, spec.env)
+        return spec
 
     async def list(self) -> list[CommandHandle]:
         """Return the background commands that are still alive."""
@@ -190,6 +212,27 @@ class AsyncCommands:
         except BaseException:
             command.cancel()
             raise
+
+    async def _background(
+        self,
+        spec: CommandSpec,
+        argv: tuple[str, ...],
+        params: dict[str, Any],
+        stdin: str | bytes | bool | None,
+    ) -> CommandHandle:
+        """Start, and record the start now and the end when it comes, both with one call id."""
+        door, call_id = self._owner.door, new_record_id()
+        work = self._start(spec, argv, stdin)
+        handle = await door.call(
+            operations.EXEC, argv[0], params, work, lambda made: ("success", {"pid": made.pid}), call_id
+        )
+
+        def ended(exited: frames.Exited | None) -> None:
+            result, detail, duration_ms = _ended(exited)
+            door.record(operations.EXEC_END, argv[0], {"pid": handle.pid}, result, duration_ms, detail, call_id)
+
+        handle.when_ended(ended)
+        return handle
 
     async def _start(
         self, spec: CommandSpec, argv: tuple[str, ...], stdin: str | bytes | bool | None
@@ -252,7 +295,7 @@ def result_of(owner: AsyncSandbox, outcome: Outcome, oom_before: int) -> Command
         duration_ms=exited.duration_us // 1000,
         truncated=outcome.truncated,
         killed_by=killed_by,
-        signal=exited.signal or exited.last_signal or None,
+        signal=exited.signal or None,
         limits_hit=tuple(limits),
         leftovers=exited.leftovers,
         cpu_ms=(exited.user_us + exited.system_us) // 1000,
@@ -260,7 +303,16 @@ def result_of(owner: AsyncSandbox, outcome: Outcome, oom_before: int) -> Command
     )
 
 
-def _told(result: CommandResult) -> tuple[str, dict[str, Any]]:
+def _ended(exited: frames.Exited | None) -> tuple[Result, dict[str, Any], int]:
+    if exited is None:
+        return "error", {"error": "sandbox_died"}, 0
+    detail: dict[str, Any] = {"exit_code": exited.code}
+    if exited.reason in _REASONS:
+        detail["killed_by"] = _REASONS[exited.reason]
+    return ("success" if exited.code == 0 else "error"), detail, exited.duration_us // 1000
+
+
+def _told(result: CommandResult) -> tuple[Result, dict[str, Any]]:
     detail: dict[str, Any] = {"exit_code": result.exit_code}
     if result.killed_by:
         detail["killed_by"] = result.killed_by

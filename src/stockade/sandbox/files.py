@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from stockade.audit import operations
+from stockade.audit import Result, operations
 from stockade.errors import FileNotFound, FileTooLarge, SandboxFileError
 from stockade.redact import Redactor
 from stockade.runtime import file_work
+from stockade.runtime.channel import Channel
+from stockade.sandbox._door import Tell
 from stockade.sandbox.arguments import check_mode, content_of, encoded_path
 from stockade.sandbox.results import EntryInfo
 from stockade.wire import frames
 
 if TYPE_CHECKING:
     from stockade.sandbox.async_sandbox import AsyncSandbox
+
+T = TypeVar("T")
 
 #: What `read` returns at once; larger files are streamed.
 MAX_READ_BYTES = 64 << 20
@@ -45,7 +49,7 @@ class AsyncFiles:
         data = await self._call(operations.FILE_READ, path, self._read_all(path), {}, _size_of)
         return data if format == "bytes" else data.decode(errors="backslashreplace")
 
-    async def stream(self, path: str, *, offset: int = 0) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, *, offset: int = 0) -> AsyncGenerator[bytes, None]:
         """Yield a regular file's bytes as they arrive, of any size."""
         self._owner.live.check()
         self._owner.door.record(operations.FILE_READ, path, {"offset": offset}, "success", 0)
@@ -99,7 +103,9 @@ class AsyncFiles:
         Between two storages (such as /workspace and /output) a regular file is copied, then removed.
         """
         request = frames.FileMove(encoded_path(source), encoded_path(target), replace)
-        await self._call(operations.FILE_MOVE, source, self._move(request, source, target), {"to": target})
+        await self._call(
+            operations.FILE_MOVE, source, self._move(request, source, target), {"to": target}
+        )
 
     async def _move(self, request: frames.FileMove, source: str, target: str) -> None:
         try:
@@ -112,23 +118,33 @@ class AsyncFiles:
     async def _move_by_copy(self, request: frames.FileMove, source: str, target: str) -> None:
         info = EntryInfo.of(await file_work.stat(self._channel, request.source, follow=False), "/")
         if info.type != "file":
-            raise SandboxFileError(source, errno.EXDEV, f"only files move to another storage: {target}")
+            raise SandboxFileError(
+                source, errno.EXDEV, f"only files move to another storage: {target}"
+            )
         content = await self._read_all(source)
         flags = frames.WRITE_CREATE | frames.WRITE_TRUNCATE
         flags |= 0 if request.replace else frames.WRITE_EXCLUSIVE
-        await file_work.write(self._channel, request.target, content, flags=flags, mode=info.mode & 0o777)
-        await file_work.simple(self._channel, request.source, frames.FileRemove(request.source, recursive=False))
+        await file_work.write(
+            self._channel, request.target, content, flags=flags, mode=info.mode & 0o777
+        )
+        await file_work.simple(
+            self._channel, request.source, frames.FileRemove(request.source, recursive=False)
+        )
 
     async def remove(self, path: str, *, recursive: bool = True) -> None:
         """Remove a file, a link or a tree."""
         request = frames.FileRemove(encoded_path(path), recursive)
         await self._simple(operations.FILE_REMOVE, path, request)
 
-    async def watch_dir(self, path: str, ready: asyncio.Event | None = None) -> AsyncIterator[frames.Event]:
+    async def watch_dir(
+        self, path: str, ready: asyncio.Event | None = None
+    ) -> AsyncIterator[frames.Event]:
         """Yield changes of a directory until the caller stops; `ready` is set once the watch stands."""
         self._owner.live.check()
         self._owner.door.record(operations.FILE_WATCH, path, {}, "success", 0)
-        async for event in file_work.watch(self._channel, encoded_path(path), ready or asyncio.Event()):
+        async for event in file_work.watch(
+            self._channel, encoded_path(path), ready or asyncio.Event()
+        ):
             yield event
 
     async def export(self, path: str, target: str | os.PathLike[str]) -> int:
@@ -146,13 +162,15 @@ class AsyncFiles:
         return len(redacted.hits)
 
     @property
-    def _channel(self) -> Any:  # noqa: ANN401 - avoids a cycle of imports for one name
+    def _channel(self) -> Channel:
         self._owner.live.check()
         return self._owner.live.channel
 
     async def _read_all(self, path: str) -> bytes:
         data = bytearray()
-        async for chunk in file_work.read(self._channel, encoded_path(path), length=MAX_READ_BYTES + 1):
+        async for chunk in file_work.read(
+            self._channel, encoded_path(path), length=MAX_READ_BYTES + 1
+        ):
             data += chunk
         if len(data) > MAX_READ_BYTES:
             raise FileTooLarge(path=path, detail=f"over {MAX_READ_BYTES} bytes; use stream()")
@@ -166,22 +184,33 @@ class AsyncFiles:
         return EntryInfo.of(entry, os.path.dirname(path))  # noqa: PTH120 - an inside path
 
     async def _simple(
-        self, operation: str, path: str, request: frames.ToCell, params: dict[str, Any] | None = None
+        self,
+        operation: str,
+        path: str,
+        request: frames.ToCell,
+        params: dict[str, Any] | None = None,
     ) -> None:
         work = file_work.simple(self._channel, encoded_path(path), request)
         await self._call(operation, path, work, params)
 
     async def _call(
-        self, operation: str, path: str, work: Any, params: dict[str, Any] | None = None, tell: Any = None  # noqa: ANN401
+        self,
+        operation: str,
+        path: str,
+        work: Any,
+        params: dict[str, Any] | None = None,
+        tell: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401 - typed by the public methods
         return await self._owner.door.call(operation, path, params or {}, work, tell)
 
 
-def _size_of(data: bytes) -> tuple[str, dict[str, Any]]:
+def _size_of(data: bytes) -> tuple[Result, dict[str, Any]]:
     return "success", {"bytes": len(data)}
 
 
 def _write_new(target: Path, content: bytes) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(
+        target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+    )
     with open(descriptor, "wb") as file:  # noqa: PTH123 - from a descriptor
         file.write(content)

@@ -62,7 +62,9 @@ class Owner:
     def _make(cls, state_dir: str) -> Owner:
         host = probe_host()
         environ = os.environ
-        where = environ.get("STOCKADE_RUN_DIR") or run_dir_for(os.geteuid(), environ.get("XDG_RUNTIME_DIR"))
+        where = environ.get("STOCKADE_RUN_DIR") or run_dir_for(
+            os.geteuid(), environ.get("XDG_RUNTIME_DIR")
+        )
         slots = Slots(where)
         slots.collect()
         cgroups_io.prepare(host)

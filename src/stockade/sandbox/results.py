@@ -100,6 +100,8 @@ class EntryInfo:
             uid=entry.uid,
             gid=entry.gid,
             # A hostile mtime is 64 bits wide and datetime ends with the year 9999.
-            modified_time=datetime.fromtimestamp(min(entry.mtime_ns // 10**9, 253_402_300_799), UTC),
+            modified_time=datetime.fromtimestamp(
+                min(entry.mtime_ns // 10**9, 253_402_300_799), UTC
+            ),
             symlink_target=target,
         )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, overload
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from stockade.runtime.attempts import Refusal
 from stockade.runtime.loop_thread import LoopThread
 from stockade.sandbox.async_sandbox import AsyncSandbox, Level, PolicyLike, Protections
 from stockade.sandbox.commands import CommandHandle as AsyncCommandHandle
+from stockade.sandbox.commands import RunOptions
 from stockade.sandbox.results import CommandResult, EntryInfo
+
+
+T = TypeVar("T")
 
 
 class CommandHandle:
@@ -64,14 +68,16 @@ class Commands:
         self._commands = sandbox.commands
 
     @overload
-    def run(self, cmd: str | Sequence[str], *, background: Literal[True], **options: Any) -> CommandHandle: ...
+    def run(
+        self, cmd: str | Sequence[str], *, background: Literal[True], **options: Unpack[RunOptions]
+    ) -> CommandHandle: ...
     @overload
     def run(
-        self, cmd: str | Sequence[str], *, background: Literal[False] = False, **options: Any
+        self, cmd: str | Sequence[str], *, background: Literal[False] = False, **options: Unpack[RunOptions]
     ) -> CommandResult: ...
 
     def run(
-        self, cmd: str | Sequence[str], *, background: bool = False, **options: Any
+        self, cmd: str | Sequence[str], *, background: bool = False, **options: Unpack[RunOptions]
     ) -> CommandResult | CommandHandle:
         """Run a command; the options are those of `AsyncCommands.run`."""
         if background:
@@ -108,13 +114,22 @@ class Files:
     def stream(self, path: str, *, offset: int = 0) -> Iterator[bytes]:
         """Yield a regular file's bytes as they arrive, of any size."""
         chunks = self._files.stream(path, offset=offset)
+
+        async def next_chunk() -> bytes | None:
+            return await anext(chunks, None)
+
+        async def close() -> None:
+            await chunks.aclose()
+
         try:
-            while (chunk := _run(anext(chunks, None))) is not None:  # type: ignore[arg-type]
+            while (chunk := _run(next_chunk())) is not None:
                 yield chunk
         finally:
-            _run(chunks.aclose())  # type: ignore[attr-defined]
+            _run(close())
 
-    def write(self, path: str, data: str | bytes, *, mode: int = 0o644, exclusive: bool = False) -> EntryInfo:
+    def write(
+        self, path: str, data: str | bytes, *, mode: int = 0o644, exclusive: bool = False
+    ) -> EntryInfo:
         """Write a file, replacing its content and making missing directories."""
         return _run(self._files.write(path, data, mode=mode, exclusive=exclusive))
 
@@ -224,5 +239,5 @@ class Sandbox:
         self.kill()
 
 
-def _run(coroutine: Any) -> Any:  # noqa: ANN401 - the twins carry the types
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     return LoopThread.shared().run(coroutine)

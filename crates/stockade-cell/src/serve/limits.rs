@@ -61,7 +61,7 @@ impl Limits {
         resolver: &Resolver,
         now: Instant,
     ) -> bool {
-        if commands.count() == 0 {
+        if commands.count() == 0 && !self.wants_baseline() {
             self.pause();
             return false;
         }
@@ -74,10 +74,20 @@ impl Limits {
     pub fn deadline(&self) -> Option<Instant> {
         let throttle = self.throttle.as_ref().and_then(Throttle::deadline);
         let walk = self.next_walk.filter(|_| self.walk.is_none());
+        let walk = walk.or_else(|| self.wants_baseline().then(Instant::now));
         [throttle, self.next_sample, walk]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// What a user's directory holds is counted before anything is added to it.
+    fn wants_baseline(&self) -> bool {
+        self.is_disk_watched() && self.before.is_none()
+    }
+
+    fn is_disk_watched(&self) -> bool {
+        self.watch.disk_bytes > 0 || self.watch.disk_inodes > 0
     }
 
     fn pause(&mut self) {
@@ -128,7 +138,7 @@ impl Limits {
         resolver: &Resolver,
         now: Instant,
     ) -> bool {
-        if self.watch.disk_bytes == 0 && self.watch.disk_inodes == 0 {
+        if !self.is_disk_watched() {
             return false;
         }
         // The first walk finds what was there, so it begins at once.
