@@ -26,7 +26,7 @@ DATA = Path(__file__).parent / "data" / "zone1970.tab"
 # A key as the embedding program might hold it: the sandbox must not see it. Made for this demonstration.
 HOST_KEY = "sk-proj-" + "Zm9yLXRoZS1kZW1vbnN0cmF0aW9u" + "T3BlbkFJ" + "1234abcd"
 
-ANALYSIS = '''
+ANALYSIS = """
 import collections, math, re
 rows = [line.rstrip("\\n").split("\\t") for line in open("/workspace/zone1970.tab", encoding="utf-8")
         if not line.startswith("#")]
@@ -40,7 +40,7 @@ print(f"{len(rows)} zones since 1970")
 for area, count in areas.most_common():
     print(f"{area:<12}{count:>4}  " + "#" * math.ceil(count / 3))
 print(f"southern hemisphere: {sum(value < 0 for value in latitudes)}")
-'''
+"""
 
 REPORT = """# Time zones since 1970
 
@@ -71,23 +71,35 @@ def _stopped(why: str) -> Callable[[Sandbox, CommandResult], str | None]:
 def _refused_call(call: str) -> Callable[[Sandbox, CommandResult], str | None]:
     def judge(sandbox: Sandbox, result: CommandResult) -> str | None:
         seen = any(refusal.call == call for refusal in sandbox.refused)
-        return f"EPERM; the attempt at {call} was seen and recorded" if seen and not result.ok else None
+        return (
+            f"EPERM; the attempt at {call} was seen and recorded"
+            if seen and not result.ok
+            else None
+        )
 
     return judge
 
 
 def _killed_by_memory(_sandbox: Sandbox, result: CommandResult) -> str | None:
-    return f"killed at the memory limit ({result.killed_by})" if result.killed_by == "memory" else None
+    return (
+        f"killed at the memory limit ({result.killed_by})" if result.killed_by == "memory" else None
+    )
 
 
 def _limited(_sandbox: Sandbox, result: CommandResult) -> str | None:
     count = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else "no"
-    return f"stopped after {count} processes, the rest was ended with it" if not result.killed_by else None
+    return (
+        f"stopped after {count} processes, the rest was ended with it"
+        if not result.killed_by
+        else None
+    )
 
 
 def _daemon_died(sandbox: Sandbox, result: CommandResult) -> str | None:
     gone = not sandbox.commands.run(["/bin/kill", "-0", result.stdout.strip()]).ok
-    return f"{result.leftovers} process left behind was ended" if result.leftovers and gone else None
+    return (
+        f"{result.leftovers} process left behind was ended" if result.leftovers and gone else None
+    )
 
 
 def _no_key(_sandbox: Sandbox, result: CommandResult) -> str | None:
@@ -95,7 +107,10 @@ def _no_key(_sandbox: Sandbox, result: CommandResult) -> str | None:
 
 
 _PYTHON = "/usr/bin/python3"
-_FORK_BOMB = "import os,time\nn=0\ntry:\n  while True:\n    if os.fork()==0: time.sleep(60)\n    n+=1\nexcept OSError: print(n)"
+_FORK_BOMB = (
+    "import os,time\nn=0\ntry:\n  while True:\n    if os.fork()==0: time.sleep(60)\n    n+=1\n"
+    "except OSError: print(n)"
+)
 _EATER = "b=[]\nwhile True: b.append(bytearray(16<<20))"
 _SOCKET = "import socket; socket.create_connection(('93.184.216.34', 80), 5)"
 _PTRACE = (
@@ -107,11 +122,31 @@ ACTS = (
     Act("look at the data set", "wc -l /workspace/zone1970.tab", _done),
     Act("run the analysis", [_PYTHON, "/workspace/analyse.py"], _done),
     Act("read the host's password hashes", "cat /etc/shadow", _stopped("no such file inside")),
-    Act("read the operator's SSH keys", "cat /root/.ssh/id_* /home/*/.ssh/id_*", _stopped("the host's homes are not there")),
-    Act("read API keys from the environment", "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'", _no_key),
-    Act("write a cron job", "echo '* * * * * id' > /etc/cron.d/job", _stopped("the root file system is read-only")),
-    Act("change a system library", "echo x >> /usr/bin/python3", _stopped("the root file system is read-only")),
-    Act("open a socket to the internet", [_PYTHON, "-c", _SOCKET], _stopped("the network namespace has no route out")),
+    Act(
+        "read the operator's SSH keys",
+        "cat /root/.ssh/id_* /home/*/.ssh/id_*",
+        _stopped("the host's homes are not there"),
+    ),
+    Act(
+        "read API keys from the environment",
+        "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'",
+        _no_key,
+    ),
+    Act(
+        "write a cron job",
+        "echo '* * * * * id' > /etc/cron.d/job",
+        _stopped("the root file system is read-only"),
+    ),
+    Act(
+        "change a system library",
+        "echo x >> /usr/bin/python3",
+        _stopped("the root file system is read-only"),
+    ),
+    Act(
+        "open a socket to the internet",
+        [_PYTHON, "-c", _SOCKET],
+        _stopped("the network namespace has no route out"),
+    ),
     Act("mount a file system", "mount -t tmpfs none /tmp", _refused_call("mount")),
     Act("trace process 1", [_PYTHON, "-c", _PTRACE], _refused_call("ptrace")),
     Act("start a fork bomb", [_PYTHON, "-c", _FORK_BOMB], _limited),
@@ -135,7 +170,13 @@ def main() -> int:
 
 
 def _play(console: Console, workspace: Path) -> int:
-    policy = {"version": 1, "filesystem": {"workspaces": [{"source": str(workspace.resolve())}], "writable": ["/output"]}}
+    policy = {
+        "version": 1,
+        "filesystem": {
+            "workspaces": [{"source": str(workspace.resolve())}],
+            "writable": ["/output"],
+        },
+    }
     console.rule("[bold]An agent behind walls")
     with Sandbox.create(policy, agent_id="demo-agent") as sandbox:
         _show_walls(console, sandbox)
@@ -154,15 +195,22 @@ def _play(console: Console, workspace: Path) -> int:
 def _show_walls(console: Console, sandbox: Sandbox) -> None:
     protections = sandbox.protections
     console.print("Walls:", ", ".join(protections.walls))
-    console.print("Limits:", ", ".join(f"{entry.limit} {entry.grade} ({entry.by})" for entry in protections.limits))
-    console.print("[dim]A container shares the host's kernel: for code that you do not trust at all, use a microvm.\n")
+    console.print(
+        "Limits:",
+        ", ".join(f"{entry.limit} {entry.grade} ({entry.by})" for entry in protections.limits),
+    )
+    console.print(
+        "[dim]A container shares the host's kernel: for code that you do not trust at all, use a microvm.\n"
+    )
 
 
 def _perform(console: Console, sandbox: Sandbox, act: Act) -> bool:
     result = sandbox.commands.run(act.command, timeout=act.timeout)
     verdict = act.wanted(sandbox, result)
     mark = Text("✔ ", "green") if verdict else Text("✘ ", "bold red")
-    console.print(mark, Text(f"{act.says:<36}", "bold"), Text(verdict or f"unexpected: {result}"), sep="")
+    console.print(
+        mark, Text(f"{act.says:<36}", "bold"), Text(verdict or f"unexpected: {result}"), sep=""
+    )
     said = (result.stderr or result.stdout).strip().splitlines()
     if said:
         console.print(Text(f"    {said[-1][:110]}", "dim"))
@@ -170,7 +218,7 @@ def _perform(console: Console, sandbox: Sandbox, act: Act) -> bool:
 
 
 def _share_report(console: Console, sandbox: Sandbox, workspace: Path) -> bool:
-    """The accident itself: the report that is to be shared carries a host path and a key."""
+    """Share the report, which carries a host path and a key: the accident itself."""
     analysis = sandbox.commands.run([_PYTHON, "/workspace/analyse.py"]).stdout
     sandbox.files.write("/output/report.md", REPORT.format(analysis=analysis, key=HOST_KEY))
     shared = workspace.parent / f"{workspace.name}-report.md"
@@ -181,7 +229,9 @@ def _share_report(console: Console, sandbox: Sandbox, workspace: Path) -> bool:
         shared.unlink(missing_ok=True)
     clean = HOST_KEY not in text and "/home/ops" not in text and "/etc/crawler" not in text
     mark = Text("✔ ", "green") if clean else Text("✘ ", "bold red")
-    console.print(mark, Text(f"{'share the report':<36}", "bold"), f"left with {found} redactions:", sep="")
+    console.print(
+        mark, Text(f"{'share the report':<36}", "bold"), f"left with {found} redactions:", sep=""
+    )
     for line in text.splitlines()[-2:]:
         console.print(Text(f"    {line[:110]}", "dim"))
     return clean and found >= 1
@@ -197,9 +247,17 @@ def _show_trail(console: Console, session_id: str) -> None:
         store.close()
     for record in page.records:
         detail = {**record.params, **record.detail}
-        brief = ", ".join(f"{key}={detail[key]}" for key in ("argv", "exit_code", "killed_by", "count", "redactions") if key in detail)
+        brief = ", ".join(
+            f"{key}={detail[key]}"
+            for key in ("argv", "exit_code", "killed_by", "count", "redactions")
+            if key in detail
+        )
         table.add_row(
-            Text(record.operation), Text(record.target[:28]), Text(record.result), str(record.duration_ms), Text(brief[:80])
+            Text(record.operation),
+            Text(record.target[:28]),
+            Text(record.result),
+            str(record.duration_ms),
+            Text(brief[:80]),
         )
     console.print(table)
 

@@ -182,7 +182,9 @@ def _grades(on_v2: frozenset[str], on_v1: set[str]) -> tuple[LimitGrade, ...]:
 
 _CPU_WATCHED = "the cell measures CPU time and ends what uses more"
 _MEMORY_WATCHED = LimitGrade(
-    "memory", "watched", "the cell sums resident memory; tmpfs sizes and rlimits are enforced"
+    "memory",
+    "watched",
+    "the cell sums resident memory, unmapped shared memory aside; tmpfs sizes hold",
 )
 # Counted for a user namespace since 5.14, so it is the sandbox's own (kernel-facts 11).
 _PROCESSES_BY_RLIMIT = LimitGrade("processes", "enforced", "RLIMIT_NPROC of the user namespace")

@@ -24,6 +24,7 @@ from stockade.wire.launch import (
     ATTR_NODEV,
     ATTR_NOEXEC,
     ATTR_NOSUID,
+    ATTR_RDONLY,
     LAUNCH_INNER_USER,
     LAUNCH_LANDLOCK,
     LAUNCH_LANDLOCK_SIGNALS,
@@ -234,8 +235,9 @@ def _device_steps(policy: Policy) -> Iterator[Step]:
         yield Mkdir("dev", "dev", 0o755, OWNER_ROOT)
     else:
         yield Tmpfs("dev", "dev", 64 << 10, 64, 0o755, OWNER_ROOT, attrs)
+    # Read-only: a device is written to all the same, but the host's inode keeps its times and mode.
     for name in DEVICES:
-        yield images.bind(f"device {name}", f"/dev/{name}", f"dev/{name}", attrs)
+        yield images.bind(f"device {name}", f"/dev/{name}", f"dev/{name}", attrs | ATTR_RDONLY)
     links = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
     for name, target in links.items():
         yield Symlink(

@@ -30,7 +30,7 @@ class Handler(Protocol):
         """Take one message; raises `ProtocolError` for one that does not belong to the dialogue."""
 
     def on_lost(self, error: StockadeError) -> None:
-        """The channel ended before the dialogue did."""
+        """End the dialogue: the channel is gone."""
 
 
 class Channel:

@@ -224,7 +224,7 @@ class Command:
                 raise ProtocolError(detail=f"{type(message).__name__} in a command's dialogue")
 
     def on_lost(self, error: StockadeError) -> None:
-        """The sandbox is gone."""
+        """End the dialogue: the sandbox is gone."""
         self._fail(error)
 
     def _on_output(self, number: int, data: bytes) -> None:

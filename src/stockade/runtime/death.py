@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from stockade.errors import ProtocolError, SandboxDied, StateError, StockadeError
@@ -28,7 +29,7 @@ def reason_of(seen: Seen) -> StockadeError:
         return StateError(sandbox_id=seen.sandbox_id, state="destroyed", operation="use it")
     if isinstance(seen.channel_error, ProtocolError):
         return SandboxDied(seen.sandbox_id, "protocol", seen.channel_error.detail)
-    if seen.oom_kills and seen.status == -9:
+    if seen.oom_kills and seen.status == -signal.SIGKILL:
         return SandboxDied(seen.sandbox_id, "memory", "the cell was killed by the memory limit")
     if seen.status is None:
         return SandboxDied(seen.sandbox_id, "channel", "the control channel ended")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Self
 
 from stockade.errors import FileTooLarge, ProtocolError, StockadeError
 from stockade.runtime.channel import Channel
@@ -70,7 +71,7 @@ class _Operation:
             self._finished = True
         return message
 
-    async def __aenter__(self) -> _Operation:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:

@@ -148,7 +148,7 @@ class LiveSandbox:
     async def _reap_launcher(self, pid: int, *, kill: bool) -> None:
         """Wait for the launcher, which exits before READY is sent; one that hangs is killed."""
         with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG) != (0, 0):
+            if os.waitpid(pid, os.WNOHANG) != (0, 0):  # noqa: ASYNC222 - does not wait
                 return
             descriptor = os.pidfd_open(pid)
             try:
@@ -159,7 +159,7 @@ class LiveSandbox:
                 os.kill(pid, signal.SIGKILL)
             finally:
                 os.close(descriptor)
-            os.waitpid(pid, 0)
+            os.waitpid(pid, 0)  # noqa: ASYNC222 - it has ended, or was killed just now
 
     def _stand(self, ready: frames.Ready, on_attempt: Callable[[Attempt], None]) -> None:
         if ready.version != frames.PROTOCOL_VERSION:
@@ -247,7 +247,7 @@ class LiveSandbox:
         with contextlib.suppress(
             ChildProcessError
         ):  # an embedding program may reap all of its children
-            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - does not wait
             if result is not None:
                 return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         return None

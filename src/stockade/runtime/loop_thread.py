@@ -38,7 +38,7 @@ class LoopThread:
         cls._lock = threading.Lock()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run `coroutine` on the loop and wait. An interrupt of the waiter (Ctrl-C) cancels it, then waits for its end."""
+        """Run `coroutine` on the loop and wait; an interrupt of the waiter (Ctrl-C) cancels it."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(

@@ -129,7 +129,7 @@ class Notices:
 
 def _program_of(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/comm", "rb", buffering=0) as file:  # noqa: PTH123 - a path object costs 4 us here
+        with open(f"/proc/{pid}/comm", "rb", buffering=0) as file:
             return file.read(_COMM_BYTES).rstrip(b"\n").decode(errors="backslashreplace")
     except OSError:
         return ""

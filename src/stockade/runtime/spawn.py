@@ -60,7 +60,7 @@ def start_launcher(program: Path) -> Launcher:
     owner = os.pidfd_open(os.getpid())
     _open_channels.add(ours)
     try:
-        ours.setblocking(False)
+        ours.setblocking(False)  # noqa: FBT003 - the standard library has no other form
         actions = [
             (os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHANNEL_FD),
             (os.POSIX_SPAWN_DUP2, owner, _OWNER_FD),

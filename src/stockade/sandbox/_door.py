@@ -59,7 +59,7 @@ class Door:
         self.record(operation, target, params, result, _ms(begin), detail, call_id)
         return value
 
-    def record(  # noqa: PLR0913 - the record's own fields
+    def record(
         self,
         operation: str,
         target: str,

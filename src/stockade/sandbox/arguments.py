@@ -6,9 +6,12 @@ import errno
 import math
 import signal as signals
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from stockade.errors import StartError, file_error
+
+#: A command's standard input: given whole, or True for one that is written to later.
+Input: TypeAlias = str | bytes | bool | None
 
 _MAX_SECONDS = 10**7
 _MAX_PATH_BYTES = 4095
@@ -70,7 +73,7 @@ def check_pty(size: tuple[int, int] | None) -> tuple[int, int] | None:
     return rows, columns
 
 
-def check_stdin(stdin: str | bytes | bool | None) -> str | bytes | bool | None:
+def check_stdin(stdin: Input) -> Input:
     """Return what a command's standard input may be."""
     if stdin is None or isinstance(stdin, str | bytes | bool):
         return stdin

@@ -92,13 +92,13 @@ class AsyncSandbox:
         self.files = AsyncFiles(self)
 
     @classmethod
-    async def create(  # noqa: PLR0913 - E2B's signature
+    async def create(
         cls,
         policy: PolicyLike = None,
         *,
         image: str | None = None,
         level: Level | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the sandbox's life time, not this call's
+        timeout: float | None = None,
         session_id: str | None = None,
         agent_id: str | None = None,
         state_dir: str | None = None,

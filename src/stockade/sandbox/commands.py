@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from stockade.audit import Result, new_record_id, operations
 from stockade.runtime.command import Command, CommandSpec, Outcome
 from stockade.sandbox.arguments import (
+    Input,
     argv_of,
     check_pty,
     check_signal,
@@ -52,7 +53,7 @@ class RunOptions(TypedDict, total=False):
     #: time limit in seconds; default: the policy's `limits.timeout`, in the background none
     timeout: float | None
     #: standard input given whole, or True to write to the handle; without it /dev/null
-    stdin: str | bytes | bool | None
+    stdin: Input
     #: called with text as it comes, on the event loop; must not block
     on_stdout: OnText | None
     on_stderr: OnText | None
@@ -142,6 +143,8 @@ class AsyncCommands:
         `CommandNotFound`, `InvalidCwd`, `StartError`, `SandboxDied`, and TypeError or ValueError for a wrong option;
         a non-zero exit code is a result.
         """
+        if unknown := options.keys() - RunOptions.__annotations__.keys():
+            raise TypeError(f"run() has no option {min(unknown)!r}")
         argv = argv_of(cmd)
         stdin = check_stdin(options.get("stdin"))
         spec = self._spec(argv, options, background=background)
@@ -154,7 +157,9 @@ class AsyncCommands:
             params["envs"] = dict(envs)
         if background:
             return await self._background(spec, argv, params, stdin)
-        return await self._owner.door.call(operations.EXEC, argv[0], params, self._run(spec, stdin), _told)
+        return await self._owner.door.call(
+            operations.EXEC, argv[0], params, self._run(spec, stdin), _told
+        )
 
     def _spec(self, argv: tuple[str, ...], options: RunOptions, *, background: bool) -> CommandSpec:
         """Check the options and put the policy's values where there is none."""
@@ -200,7 +205,7 @@ class AsyncCommands:
             return self._owner.plan.uid, self._owner.plan.gid
         raise ValueError(f"user must be 'agent' or 'root', not {user!r}")
 
-    async def _run(self, spec: CommandSpec, stdin: str | bytes | bool | None) -> CommandResult:
+    async def _run(self, spec: CommandSpec, stdin: Input) -> CommandResult:
         live = self._owner.live
         live.check()
         oom_before = live.oom_kills()
@@ -218,25 +223,36 @@ class AsyncCommands:
         spec: CommandSpec,
         argv: tuple[str, ...],
         params: dict[str, Any],
-        stdin: str | bytes | bool | None,
+        stdin: Input,
     ) -> CommandHandle:
         """Start, and record the start now and the end when it comes, both with one call id."""
         door, call_id = self._owner.door, new_record_id()
         work = self._start(spec, argv, stdin)
         handle = await door.call(
-            operations.EXEC, argv[0], params, work, lambda made: ("success", {"pid": made.pid}), call_id
+            operations.EXEC,
+            argv[0],
+            params,
+            work,
+            lambda made: ("success", {"pid": made.pid}),
+            call_id,
         )
 
         def ended(exited: frames.Exited | None) -> None:
             result, detail, duration_ms = _ended(exited)
-            door.record(operations.EXEC_END, argv[0], {"pid": handle.pid}, result, duration_ms, detail, call_id)
+            door.record(
+                operations.EXEC_END,
+                argv[0],
+                {"pid": handle.pid},
+                result,
+                duration_ms,
+                detail,
+                call_id,
+            )
 
         handle.when_ended(ended)
         return handle
 
-    async def _start(
-        self, spec: CommandSpec, argv: tuple[str, ...], stdin: str | bytes | bool | None
-    ) -> CommandHandle:
+    async def _start(self, spec: CommandSpec, argv: tuple[str, ...], stdin: Input) -> CommandHandle:
         live = self._owner.live
         live.check()
         command = await Command.start(live.channel, spec)
@@ -250,7 +266,7 @@ class AsyncCommands:
         return handle
 
 
-async def _feed(command: Command, stdin: str | bytes | bool | None) -> None:
+async def _feed(command: Command, stdin: Input) -> None:
     if isinstance(stdin, str | bytes):
         await command.write_stdin(stdin.encode() if isinstance(stdin, str) else stdin)
         command.close_stdin()

@@ -79,7 +79,7 @@ class AsyncFiles:
         """Describe a file; a symbolic link itself unless `follow`."""
         work = file_work.stat(self._channel, encoded_path(path), follow=follow)
         entry = await self._call(operations.FILE_STAT, path, work)
-        return EntryInfo.of(entry, os.path.dirname(path.rstrip("/")) or "/")  # noqa: PTH120 - an inside path
+        return EntryInfo.of(entry, os.path.dirname(path.rstrip("/")) or "/")
 
     async def exists(self, path: str) -> bool:
         """Say whether a file is there."""
@@ -181,7 +181,7 @@ class AsyncFiles:
         work = file_work.write(self._channel, encoded_path(path), content, flags=flags, mode=mode)
         await self._call(operations.FILE_WRITE, path, work, {"bytes": len(content)})
         entry = await file_work.stat(self._channel, encoded_path(path), follow=True)
-        return EntryInfo.of(entry, os.path.dirname(path))  # noqa: PTH120 - an inside path
+        return EntryInfo.of(entry, os.path.dirname(path))
 
     async def _simple(
         self,
@@ -197,10 +197,10 @@ class AsyncFiles:
         self,
         operation: str,
         path: str,
-        work: Any,
+        work: Awaitable[T],
         params: dict[str, Any] | None = None,
-        tell: Any = None,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401 - typed by the public methods
+        tell: Tell[T] | None = None,
+    ) -> T:
         return await self._owner.door.call(operation, path, params or {}, work, tell)
 
 
@@ -212,5 +212,5 @@ def _write_new(target: Path, content: bytes) -> None:
     descriptor = os.open(
         target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
     )
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - from a descriptor
+    with open(descriptor, "wb") as file:
         file.write(content)

@@ -15,7 +15,7 @@ Limit = Literal["memory", "processes", "disk"]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended. A non-zero exit code is a result; a dead sandbox is an exception.
+    r"""How a command ended. A non-zero exit code is a result; a dead sandbox is an exception.
 
     `exit_code` is 128 plus the signal for a command that a signal ended. Text is decoded as UTF-8 with other bytes
     escaped as `\\xNN`; `stdout_bytes` and `stderr_bytes` are what was written.

@@ -13,7 +13,6 @@ from stockade.sandbox.commands import CommandHandle as AsyncCommandHandle
 from stockade.sandbox.commands import RunOptions
 from stockade.sandbox.results import CommandResult, EntryInfo
 
-
 T = TypeVar("T")
 
 
@@ -73,7 +72,11 @@ class Commands:
     ) -> CommandHandle: ...
     @overload
     def run(
-        self, cmd: str | Sequence[str], *, background: Literal[False] = False, **options: Unpack[RunOptions]
+        self,
+        cmd: str | Sequence[str],
+        *,
+        background: Literal[False] = False,
+        **options: Unpack[RunOptions],
     ) -> CommandResult: ...
 
     def run(
@@ -176,7 +179,7 @@ class Sandbox:
         self.files = Files(sandbox)
 
     @classmethod
-    def create(  # noqa: PLR0913 - E2B's signature
+    def create(
         cls,
         policy: PolicyLike = None,
         *,

@@ -50,10 +50,10 @@ class Root:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RootTree:
-    """A host directory (an image) that becomes the root; with `overlay_bytes` > 0 writable through
-    an overlay whose upper layer is a tmpfs of that size.
+    """A host directory (an image) that becomes the root. Must be the first step.
 
-    `map_uid`/`map_gid`: see `Bind`. Must be the first step.
+    With `overlay_bytes` > 0 it is writable through an overlay whose upper layer is a tmpfs of that size.
+    `map_uid`, `map_gid`: see `Bind`.
     """
 
     op: ClassVar[int] = 2
@@ -161,7 +161,7 @@ class Devpts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proc:
-    """The PID namespace's /proc with hidepid=2 (the cell's gid sees all); sysctls are written here, then it is made read-only."""
+    """The PID namespace's /proc with hidepid=2 (the cell's gid sees all), read-only once the sysctls are set."""
 
     op: ClassVar[int] = 10
     name: Str
