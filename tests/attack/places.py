@@ -104,9 +104,10 @@ class Outside(Place):
 
 
 def descendants(sandbox: Sandbox) -> list[int]:
-    """Return the host's ids of all processes below the cell, zombies left out.
+    """Return the host's ids of all commands' processes: below the cell, zombies and the cell's own left out.
 
-    The view from outside: inside, hidepid and Landlock hide one command from another.
+    The view from outside: inside, hidepid and Landlock hide one command from another. The cell keeps a process ahead
+    of the next command; it has the cell's one filter, and every command has one more.
     """
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -121,7 +122,19 @@ def descendants(sandbox: Sandbox) -> list[int]:
                 if fields[0] != "Z":
                     parents[int(name)] = int(fields[1])
     cell = sandbox._sandbox.live.pid
-    return [pid for pid in parents if _is_below(pid, cell, parents)]
+    below = [pid for pid in parents if _is_below(pid, cell, parents)]
+    return [pid for pid in below if _filters(pid) != _filters(cell)]
+
+
+def _filters(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return (
+            Path(f"/proc/{pid}/status")
+            .read_text(errors="replace")
+            .partition("Seccomp_filters:")[2]
+            .split()[0]
+        )
+    return ""
 
 
 def _is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:

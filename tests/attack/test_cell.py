@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -84,10 +86,13 @@ os.write(w, b'x')
 @pytest.mark.not_applicable_if(
     os.uname().machine != "x86_64", reason="the call numbers are x86_64's"
 )
+@pytest.mark.parametrize("landlock", [True, False])
 @pytest.mark.parametrize("name", INDIRECT)
-def test_the_cell_is_not_reached_by_another_name(name: str, make_inside: MakeInside) -> None:
-    """Whatever such a call answers, the cell keeps its priority, its limits and its life."""
-    inside = make_inside()
+def test_the_cell_is_not_reached_by_another_name(
+    name: str, landlock: bool, make_inside: MakeInside
+) -> None:
+    """Whatever such a call answers, the cell keeps its priority, its limits and its life, without Landlock too."""
+    inside = make_inside(isolation={"landlock": landlock})
     cell = inside.sandbox._sandbox.live.pid
     before = state_of(cell)
     inside.attempt(INDIRECT[name])
@@ -284,3 +289,126 @@ def test_the_cell_answers_while_the_payload_burns_every_processor(make_inside: M
         worst = max(worst, time.monotonic() - begin)
     handle.kill()
     assert worst < 1.0
+
+
+TRACE = ["ptrace", "process_vm_readv", "process_vm_writev", "kcmp"]
+LOOK = {
+    "attach": "checked(libc.ptrace(16, 1, 0, 0))",
+    "seize": "checked(libc.ptrace(0x4206, 1, 0, 0))",
+    "read": "b = ctypes.create_string_buffer(8)\nchecked(libc.process_vm_readv(1, struct.pack('QQ', "
+    "ctypes.addressof(b), 8), 1, struct.pack('QQ', 0x400000, 8), 1, 0))",
+    "memory file": "os.open('/proc/1/mem', os.O_RDWR)",
+    "environment": "print(open('/proc/1/environ').read())",
+    "descriptors": "print(os.listdir('/proc/1/fd'))",
+}
+
+
+@pytest.mark.parametrize("name", LOOK)
+def test_a_policy_that_allows_tracing_does_not_open_the_cell(
+    name: str, make_inside: MakeInside
+) -> None:
+    """Where a policy lifts the filter for debuggers, the cell is still undumpable; a child can be traced."""
+    inside = make_inside(isolation={"allow": TRACE, "landlock": False})
+    own = (
+        "p = subprocess.Popen(['/bin/sleep', '9'])\nchecked(libc.ptrace(16, p.pid, 0, 0))\np.kill()"
+    )
+    assert inside.attempt(own) == "OK"
+    assert inside.attempt(LOOK[name]) in ("EPERM", "ENOENT", "EACCES", "ESRCH")
+
+
+@pytest.mark.root
+def test_cell_and_payload_are_in_cgroups_of_their_own(inside: Inside) -> None:
+    """kernel-facts 3: only the payload's is frozen or limited, so the cell still answers."""
+    handle = inside.sandbox.commands.run(["/bin/sleep", "60"], background=True)
+    (payload,) = descendants(inside.sandbox)
+    own = inside.sandbox.sandbox_id
+    paths = [
+        Path(f"/proc/{pid}/cgroup").read_text()
+        for pid in (inside.sandbox._sandbox.live.pid, payload)
+    ]
+    handle.kill()
+    assert f"0::/stockade/{own}/cell\n" in paths[0]
+    assert f"0::/stockade/{own}/work\n" in paths[1]
+
+
+OWNER = """
+import os, sys, time
+from stockade import Sandbox
+sandbox = Sandbox.create()
+sandbox.commands.run(["/bin/sleep", "60"], background=True)
+# Not executed: it has every descriptor of its parent that no fork hook closes.
+if os.fork() == 0:
+    time.sleep(30)
+    os._exit(0)
+print(sandbox._sandbox.live.pid, flush=True)
+time.sleep(30)
+"""
+
+
+def test_a_forked_child_of_the_owner_does_not_keep_a_sandbox(tmp_path: Path) -> None:
+    """kernel-facts 2: when the owner is killed the sandbox dies at once, though its child lives on."""
+    environment = {
+        **os.environ,
+        "STOCKADE_STATE_DIR": str(tmp_path / "state"),
+        "PYTHONPATH": ":".join(sys.path),
+    }
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    assert owner.stdout is not None
+    cell = os.pidfd_open(int(owner.stdout.readline()))
+    owner.kill()
+    with select.epoll() as poll:
+        poll.register(cell, select.EPOLLIN)
+        died = poll.poll(2)
+    os.killpg(owner.pid, signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    os.close(cell)
+    assert died
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_guess_at_process_ids_hits_nothing_of_the_cells(
+    number: int, make_inside: MakeInside
+) -> None:
+    """The cell keeps a process ahead of the next command; a payload that signals every number does not meet it."""
+    inside = make_inside()
+    shoot = f"""
+for pid in range(2, 400):
+    if pid != os.getpid():
+        try:
+            os.kill(pid, {int(number)})
+        except OSError:
+            pass
+"""
+    assert inside.attempt(shoot) == "OK"
+    for _ in range(3):
+        assert inside.run("/bin/echo", "alive", timeout=5).out == "alive\n"
+
+
+def test_the_process_kept_ahead_takes_no_orders(make_inside: MakeInside) -> None:
+    """Nor does it take a priority, a processor or a scheduler from the payload: the next command has its own."""
+    inside = make_inside()
+    spoil = """
+for pid in range(2, 400):
+    if pid != os.getpid():
+        for act in (
+            lambda: os.setpriority(os.PRIO_PROCESS, pid, 19),
+            lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0)),
+            lambda: os.sched_setaffinity(pid, {0}),
+            lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, 4)),
+        ):
+            try:
+                act()
+            except OSError:
+                pass
+"""
+    state = "print(os.getpriority(0, 0), os.sched_getscheduler(0), os.sched_getaffinity(0), resource.getrlimit(7))"
+    before = inside.attempt(state)
+    assert inside.attempt(spoil) == "OK"
+    assert inside.attempt(state) == before

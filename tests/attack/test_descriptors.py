@@ -13,7 +13,7 @@ import pytest
 from stockade.errors import InvalidCwd
 from tests.applicability import not_applicable
 from tests.attack.conftest import Build, MakeInside
-from tests.attack.places import Inside, Outside, is_root, program
+from tests.attack.places import Inside, Outside, is_root, program, records
 
 pytestmark = pytest.mark.attack
 
@@ -98,6 +98,15 @@ def test_a_working_directory_under_proc_is_refused(cwd: str, inside: Inside) -> 
     """C01 b: no command starts in /proc or /dev, through whatever spelling."""
     with pytest.raises(InvalidCwd):
         inside.run("/bin/pwd", cwd=cwd)
+
+
+def test_a_refused_working_directory_is_on_record(make_inside: MakeInside) -> None:
+    """C01 b: the attempt is recorded, with the directory that was asked for."""
+    inside = make_inside()
+    with pytest.raises(InvalidCwd):
+        inside.run("/bin/pwd", cwd="/proc/self/cwd/../..")
+    (record,) = records("exec", sandbox_id=inside.sandbox.sandbox_id)
+    assert (record.params["cwd"], record.detail["error"]) == ("/proc/self/cwd/../..", "cwd_invalid")
 
 
 def test_a_descriptor_of_the_host_is_no_working_directory(

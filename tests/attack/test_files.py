@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stockade import Sandbox
-from stockade.errors import NotPermitted, SandboxFileError, StockadeError, WorkspaceRefused
+from stockade.errors import (
+    FileTooLarge,
+    NotPermitted,
+    PolicyError,
+    SandboxFileError,
+    StockadeError,
+    WorkspaceRefused,
+)
 from tests.applicability import not_applicable
 from tests.attack.conftest import MakeInside
-from tests.attack.places import Inside, Outside, is_root
+from tests.attack.places import Inside, Outside, has_own_id, is_root
 
 pytestmark = pytest.mark.attack
 
@@ -455,3 +463,184 @@ def test_an_export_never_replaces_a_file_of_the_host(linked: Sandbox, tmp_path: 
             linked.files.export("/workspace/sub/file", target)
     assert victim.read_text() == "kept"
     assert linked.files.export("/workspace/sub/file", tmp_path / "new") == 0
+
+
+# ---- Names and facts that lie ------------------------------------------------------------------------------
+
+NAMES = [b"\n", b"a\nb", b"\xff\xfe", b"\x1b[2J", b" ", b"-rf", b"n" * 255, b"\xe2\x80\xae", b"..."]
+
+
+def test_hostile_names_are_listed_and_worked_on(make_inside: MakeInside) -> None:
+    """Any bytes that a file system takes as a name come through the interface as they are."""
+    inside = make_inside()
+    inside.python(
+        f"import os\nfor name in {NAMES!r}:\n    open(b'/workspace/' + name, 'w').close()"
+    )
+    listed = [
+        entry.name.encode(errors="surrogateescape")
+        for entry in inside.sandbox.files.list("/workspace")
+    ]
+    assert sorted(listed) == sorted(NAMES)
+    for name in NAMES:
+        path = "/workspace/" + name.decode(errors="surrogateescape")
+        assert inside.sandbox.files.read(path) == ""
+        inside.sandbox.files.remove(path)
+    assert inside.sandbox.files.list("/workspace") == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/workspace/a\0b", "relative", "", "/" + "n" * 256, "/workspace/" + "d/" * 3000]
+)
+def test_a_path_that_is_none_is_an_error(path: str, inside: Inside) -> None:
+    """NUL, a relative path, a name or path too long: a typed error, and the sandbox goes on."""
+    with pytest.raises((ValueError, SandboxFileError, StockadeError)):
+        inside.sandbox.files.read(path)
+    assert inside.sandbox.is_running()
+
+
+@pytest.mark.parametrize("stamp", [-1, -(2**33), 2**33, 2**34 - 1])
+def test_a_time_before_or_after_all_others_is_an_entry(stamp: int, make_inside: MakeInside) -> None:
+    """The payload chooses a file's times; listing it works."""
+    inside = make_inside()
+    inside.python(
+        f"import os\nopen('/workspace/f', 'w').close()\nos.utime('/workspace/f', ({stamp}, {stamp}))"
+    )
+    assert inside.sandbox.files.list("/workspace")[0].modified_time.year >= 1
+
+
+def test_a_file_larger_than_memory_is_not_read_whole(make_inside: MakeInside) -> None:
+    """A sparse file of a terabyte is an error of `read`, within the cap of 64 MiB."""
+    inside = make_inside()
+    assert (
+        inside.attempt("os.truncate(os.open('/workspace/f', os.O_CREAT | os.O_RDWR), 1 << 40)")
+        == "OK"
+    )
+    with pytest.raises(FileTooLarge):
+        inside.sandbox.files.read("/workspace/f")
+    chunks = inside.sandbox.files.stream("/workspace/f")
+    assert len(next(chunks)) <= 65536
+    chunks.close()  # type: ignore[attr-defined]
+    assert inside.sandbox.files.get_info("/workspace/f").size == 1 << 40
+
+
+def test_a_file_that_grows_while_it_is_read_ends(make_inside: MakeInside) -> None:
+    """A reader does not chase a writer for ever."""
+    inside = make_inside()
+    handle = inside.sandbox.commands.run("yes > /workspace/f", background=True)
+    while not inside.sandbox.files.exists("/workspace/f"):
+        pass
+    with contextlib.suppress(StockadeError):
+        assert len(inside.sandbox.files.read("/workspace/f", "bytes")) <= 64 << 20
+    handle.kill()
+
+
+def test_a_directory_of_very_many_files_is_an_error_or_a_list(make_inside: MakeInside) -> None:
+    """20,000 entries are listed; the cell serves meanwhile and after."""
+    inside = make_inside()
+    inside.python("import os\nfor n in range(9000):\n    os.mknod(f'/workspace/{n}')")
+    assert len(inside.sandbox.files.list("/workspace")) == 9000
+    assert inside.run("/bin/echo", "alive").out == "alive\n"
+
+
+# ---- Other modes and users -------------------------------------------------------------------------------
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "change",
+    [
+        "open('/usr/bin/stockade-x', 'w')",
+        "os.unlink('/usr/bin/env')",
+        "os.truncate('/usr/bin/env', 0)",
+    ],
+)
+def test_a_change_of_an_independent_image_stays_inside(
+    change: str, make_inside: MakeInside
+) -> None:
+    """Mode `independent` lets the payload change its /usr; the host's is untouched."""
+    before = os.stat("/usr/bin/env")
+    inside = make_inside(filesystem={"mode": "independent"})
+    assert inside.attempt(change).startswith("OK")
+    after = os.stat("/usr/bin/env")
+    assert (after.st_size, after.st_mtime_ns, after.st_nlink) == (
+        before.st_size,
+        before.st_mtime_ns,
+        before.st_nlink,
+    )
+    assert not os.path.exists("/usr/bin/stockade-x")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("user", ["agent", "root"])
+def test_a_file_of_root_in_a_toolchain_is_not_read(
+    user: str, make_inside: MakeInside, outside: Outside
+) -> None:
+    """Root inside is not root of the host: what only that one may read stays closed."""
+    with tempfile.TemporaryDirectory(prefix="stockade-", dir="/opt") as directory:
+        secret = Path(directory) / "key"
+        secret.write_text("of root")
+        secret.chmod(0o600)
+        Path(directory).chmod(0o755)
+        assert outside.attempt(READ, str(secret)) == "OK 7"
+        inside = make_inside(filesystem={"toolchains": [directory]})
+        done = inside.sandbox.commands.run(["/bin/cat", str(secret)], user=user)
+        assert "Permission denied" in done.stderr
+        with pytest.raises(NotPermitted):
+            inside.sandbox.files.read(str(secret))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "open('/usr/x', 'w')", "open('/etc/passwd', 'w')", "open('/x', 'w')", "os.chown('/workspace', 0, 5)",
+        "os.mknod('/workspace/d', 0o20600, os.makedev(1, 1))", "open('/proc/sys/kernel/hostname', 'w')",
+        "open('/proc/1/environ')", "os.chroot('/')", "os.setuid(65535)", "os.kill(1, 9)",
+        "os.chmod('/dev/null', 0o600)", "libc.mount(b'/', b'/', 0, 4096, 0) and checked(-1)",
+    ],
+)  # fmt: skip
+def test_a_payload_that_is_root_inside_has_no_more(change: str, make_inside: MakeInside) -> None:
+    """With `uid: 0` the same walls stand: the id is a name, not a right."""
+    inside = make_inside(isolation={"uid": 0})
+    assert inside.attempt("print(os.getuid())") == "OK 0"
+    assert inside.attempt(change) in ("EROFS", "EPERM", "EACCES", "EINVAL", "ENOENT")
+
+
+@pytest.mark.rootless
+def test_no_other_user_can_be_asked_for_with_a_single_id(make_inside: MakeInside) -> None:
+    """Where the namespace has one id, `user="root"` is refused, not run as somebody else."""
+    inside = make_inside()
+    if has_own_id(inside.sandbox):
+        not_applicable("this user has subordinate ids, so inside root exists")
+    with pytest.raises(StockadeError):
+        inside.sandbox.commands.run("id -u", user="root")
+
+
+@pytest.mark.parametrize(
+    "filesystem",
+    [
+        {"workspaces": [{"source": "/", "target": "/workspace"}]},
+        {"workspaces": [{"source": "/tmp", "target": "/usr"}]},
+        {"workspaces": [{"source": "/tmp", "target": "/proc/x"}]},
+        {"workspaces": [{"source": "/tmp/../etc", "target": "/workspace"}]},
+        {"workspaces": [{"source": "tmp", "target": "/workspace"}]},
+        {"workspaces": [{"source": "/tmp", "target": "/etc/../workspace"}]},
+        {"writable": ["/usr/local"]},
+        {"writable": ["/"]},
+        {"toolchains": ["/root"]},
+        {"toolchains": ["/"]},
+        {"mode": "everything"},
+    ],
+)
+def test_a_policy_that_would_open_the_host_is_refused(filesystem: dict[str, object]) -> None:
+    """Sources and targets that hold or cover a system are an error of the policy."""
+    with pytest.raises(PolicyError):
+        Sandbox.create({"version": 1, "filesystem": filesystem})
+
+
+@pytest.mark.parametrize(
+    "name", ["mount", "bpf", "setns", "pidfd_getfd", "io_uring_setup", "reboot", "userfaultfd"]
+)
+def test_a_policy_can_not_allow_a_locked_call(name: str) -> None:
+    """What ends every wall is not for a policy to lift."""
+    with pytest.raises(PolicyError):
+        Sandbox.create({"version": 1, "isolation": {"allow": [name]}})

@@ -9,6 +9,7 @@ import pytest
 
 from stockade import Sandbox
 from stockade.errors import HostUnsupported, ImageError, LaunchError, PolicyError, StockadeError
+from stockade.runtime.spawn import cell_path
 from tests.attack.conftest import MakeInside
 from tests.attack.places import Outside, records
 
@@ -46,6 +47,7 @@ def test_an_image_that_is_none_runs_nothing(image: str) -> None:
 def test_a_missing_cell_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """C03: a package that was installed without its cell says so and runs nothing."""
     monkeypatch.setattr("stockade.runtime.spawn.resources.files", lambda _: tmp_path)
+    cell_path.cache_clear()
     with pytest.raises(HostUnsupported, match="stockade-cell"):
         Sandbox.create()
 
@@ -59,7 +61,7 @@ def test_a_broken_cell_is_an_error(
     program = tmp_path / "_bin" / "stockade-cell"
     program.write_bytes(content)
     program.chmod(0o755)
-    monkeypatch.setattr("stockade.runtime.spawn.resources.files", lambda _: tmp_path)
+    monkeypatch.setattr("stockade.runtime.live.cell_path", lambda: program)
     with pytest.raises((StockadeError, OSError)):
         Sandbox.create()
 

@@ -12,8 +12,9 @@ import pytest
 
 from stockade.errors import NoSpace, StockadeError
 from stockade.isolation.container import SINGLE_ID_TASKS
+from tests.applicability import not_applicable
 from tests.attack.conftest import MakeInside
-from tests.attack.places import Inside, Outside, descendants
+from tests.attack.places import Inside, Outside, descendants, program
 
 pytestmark = pytest.mark.attack
 
@@ -379,6 +380,127 @@ while True:
     result = inside.sandbox.commands.run(["/usr/bin/python3", "-c", source], timeout=15)
     assert result.exit_code != 0
     assert still_serves(inside)
+
+
+UNMAPPED = {
+    "files without a name": "f = os.memfd_create('x')\nfor _ in range(400):\n    os.write(f, bytes(1 << 20))",
+    "maps that were given back": """
+import mmap
+m = mmap.mmap(-1, 400 << 20)
+for i in range(400):
+    m[i << 20 : (i + 1) << 20] = bytes(1 << 20)
+    m.madvise(mmap.MADV_DONTNEED, i << 20, 1 << 20)
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNMAPPED)
+def test_memory_in_no_process_counts_too(
+    name: str, make_inside: MakeInside, outside: Outside
+) -> None:
+    """400 MiB that no process has mapped fit outside, and not into 128 MiB."""
+    inside = make_inside(limits={"memory": "128MiB"})
+    grades = {entry.limit: entry.grade for entry in inside.sandbox.protections.limits}
+    if grades["memory"] != "enforced":
+        not_applicable("there is no memory controller, and what is only watched is resident memory")
+    assert outside.attempt(UNMAPPED[name]) == "OK"
+    result = inside.sandbox.commands.run(
+        ["/usr/bin/python3", "-c", "import os\n" + UNMAPPED[name]], timeout=15
+    )
+    assert result.killed_by == "memory"
+    assert still_serves(inside)
+
+
+BUFFERS = {
+    "sockets": """
+k = []
+for _ in range(480):
+    a, b = socket.socketpair()
+    a.setblocking(False)
+    k += [a, b]
+    try:
+        while True:
+            a.send(bytes(65536))
+    except BlockingIOError:
+        pass
+""",
+    "pipes": """
+for _ in range(480):
+    r, w = os.pipe()
+    os.set_blocking(w, False)
+    try:
+        fcntl.fcntl(w, 1031, 1 << 20)
+    except OSError:
+        pass
+    try:
+        while True:
+            os.write(w, bytes(65536))
+    except BlockingIOError:
+        pass
+""",
+}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", BUFFERS)
+def test_buffers_of_the_kernel_count_too(name: str, make_inside: MakeInside) -> None:
+    """What a payload parks in pipes and sockets is its own memory: it is killed, not the host."""
+    inside = make_inside(limits={"memory": "32MiB"})
+    result = inside.sandbox.commands.run(
+        ["/usr/bin/python3", "-c", program("attempt.py"), BUFFERS[name]], timeout=15
+    )
+    assert result.killed_by == "memory" or result.stdout in ("ENOMEM", "ENOBUFS")
+    assert still_serves(inside)
+
+
+def test_little_memory_can_be_locked(inside: Inside) -> None:
+    """Locked memory can't be reclaimed: 64 MiB are refused, 1 MiB is not."""
+    lock = "import mmap\nm = mmap.mmap(-1, int(sys.argv[1]))\na = ctypes.addressof(ctypes.c_char.from_buffer(m))\n"
+    lock += "checked(libc.mlock(ctypes.c_void_p(a), ctypes.c_size_t(int(sys.argv[1]))))"
+    assert inside.attempt(lock, str(1 << 20)) == "OK"
+    assert inside.attempt(lock, str(64 << 20)) in ("ENOMEM", "EAGAIN", "EPERM")
+
+
+def test_orphans_of_a_subreaper_die_too(make_inside: MakeInside) -> None:
+    """A payload that adopts its own orphans (PR_SET_CHILD_SUBREAPER) keeps none of them past its command."""
+    inside = make_inside()
+    source = """
+import ctypes, os, time
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(36, 1)
+    for _ in range(3):
+        if os.fork() == 0:
+            if os.fork():
+                os._exit(0)
+            time.sleep(30)
+    time.sleep(30)
+time.sleep(0.3)
+"""
+    result = inside.sandbox.commands.run(["/usr/bin/python3", "-c", source], timeout=10)
+    assert (result.exit_code, result.leftovers >= 3) == (0, True)
+    assert descendants(inside.sandbox) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("NPROC", 64),
+        ("NOFILE", 1024),
+        ("SIGPENDING", 1024),
+        ("MSGQUEUE", 819_200),
+        ("MEMLOCK", 8 * MIB),
+        ("CORE", 1),
+    ],
+)
+def test_a_limit_of_a_process_reads_back(name: str, limit: int, inside: Inside) -> None:
+    """kernel-facts 11: each command has the limits that bound what the kernel keeps for a user."""
+    soft, hard = map(
+        int, inside.attempt(f"print(*resource.getrlimit(resource.RLIMIT_{name}))").split()[1:]
+    )
+    extra = SINGLE_ID_TASKS if name == "NPROC" else 0
+    assert soft == hard
+    assert 0 < soft <= limit + extra
 
 
 INODES = """

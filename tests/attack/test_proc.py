@@ -342,3 +342,66 @@ def test_the_maps_of_ids_are_what_was_asked_for(sandbox: Sandbox) -> None:
         assert [inside for inside, *_rest in found] == [0]
         on_host = Path(f"/proc/{live.pid}/uid_map").read_text(encoding="ascii").split()
         assert list(map(int, on_host)) == expected[0]
+
+
+def test_the_hosts_devices_are_not_touched(
+    inside: Inside, outside: Outside, tmp_path: Path
+) -> None:
+    """The device nodes are the host's own: their times and modes can't be changed from inside, and they still work."""
+    own = tmp_path / "file"
+    own.touch()
+    for change in ("os.utime(sys.argv[1])", "os.chmod(sys.argv[1], 0o600)"):
+        assert outside.attempt(change, str(own)) == "OK"
+        assert inside.attempt(change, "/dev/null") in ("EROFS", "EPERM", "EACCES")
+    assert (
+        inside.attempt(
+            "print(open('/dev/null', 'w').write('x'), len(open('/dev/zero', 'rb').read(4)))"
+        )
+        == "OK 1 4"
+    )
+
+
+SYS = [
+    "/sys/kernel/uevent_helper",
+    "/sys/power/state",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("path", SYS)
+def test_sys_can_not_be_written_where_it_is_shown(
+    path: str, make_inside: MakeInside, outside: Outside
+) -> None:
+    """A policy may ask for /sys; it is read-only, root inside or not."""
+    existing(path)
+    assert outside.attempt(OPEN_TO_WRITE, path) == "OK"
+    inside = make_inside(isolation={"sys": True, "uid": 0})
+    assert inside.attempt(OPEN_TO_WRITE, path) in ("EROFS", "EACCES", "EPERM")
+
+
+def test_sys_shows_no_cgroups(make_inside: MakeInside, outside: Outside) -> None:
+    """The control groups that hold the limits are not in the sandbox's /sys."""
+    assert outside.attempt("print(len(os.listdir('/sys/fs/cgroup')) > 0)") == "OK True"
+    inside = make_inside(isolation={"sys": True})
+    assert inside.attempt("print(os.listdir('/sys/fs/cgroup'))") in ("OK []", "ENOENT", "EACCES")
+
+
+def test_terminals_of_the_host_are_not_used_up(make_inside: MakeInside, outside: Outside) -> None:
+    """The sandbox's devpts has its own number of terminals, and the host's are not among them."""
+    inside = make_inside()
+    take = "n = 0\nwhile n < 100:\n    os.openpty()\n    n += 1\n    os.write(2, b'.')"
+    assert inside.attempt(take) in ("ENOSPC", "EIO", "ENOENT")
+    assert inside.attempt("print(os.listdir('/dev/pts'))") == "OK ['ptmx']"
+    assert outside.attempt("os.openpty()") == "OK"
+
+
+@pytest.mark.parametrize("name", ["seed entropy", "clear the pool", "reseed"])
+@pytest.mark.root
+def test_the_hosts_random_pool_is_not_changed(name: str, inside: Inside) -> None:
+    """The kernel's generator is one for all: adding to its count, clearing and reseeding need a capability."""
+    code = {"seed entropy": 0x40085203, "clear the pool": 0x5206, "reseed": 0x5207}[name]
+    assert (
+        inside.attempt(f"fcntl.ioctl(os.open('/dev/urandom', os.O_RDWR), {code}, bytes(16))")
+        == "EPERM"
+    )
