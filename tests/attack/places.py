@@ -123,7 +123,7 @@ def descendants(sandbox: Sandbox) -> list[int]:
                     parents[int(name)] = int(fields[1])
     cell = sandbox._sandbox.live.pid
     below = [pid for pid in parents if _is_below(pid, cell, parents)]
-    return [pid for pid in below if _filters(pid) != _filters(cell)]
+    return [pid for pid in below if _filters(pid) not in ("", _filters(cell))]
 
 
 def _filters(pid: int) -> str:

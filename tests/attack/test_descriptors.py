@@ -257,8 +257,9 @@ def test_the_payloads_own_setuid_program_has_no_effect(
     inside = make_inside()
     path = inside.install(build("ids.c"))
     assert inside.attempt("os.chmod(sys.argv[1], 0o6755)", path) == "OK"
-    user, uid = ("root", "0") if is_root() else ("agent", "1000")
-    assert inside.sandbox.commands.run([path], user=user).stdout == f"{uid} {uid} 1\n"
+    uid = 0 if is_root() else 1000
+    result = inside.sandbox.commands.run([path], user="root" if is_root() else "agent")
+    assert result.stdout == f"{uid} {uid} 1\n"
 
 
 @pytest.mark.root

@@ -235,7 +235,8 @@ def test_process_ids_and_names_of_the_host_stay_outside(inside: Inside, outside:
     """Outside the processes of the host are listed; inside there are a handful, none of them the host's."""
     count = "print(len([n for n in os.listdir('/proc') if n.isdigit()]))"
     assert int(outside.attempt(count).split()[1]) > 4
-    assert int(inside.attempt(count).split()[1]) <= 2
+    # The probe itself, and with a single id, which hides nothing, the cell and the process that it keeps ahead.
+    assert int(inside.attempt(count).split()[1]) <= (1 if has_own_id(inside.sandbox) else 3)
 
 
 @pytest.mark.root

@@ -113,12 +113,21 @@ pub struct Child<'a> {
     pub prepared: bool,
 }
 
-/// What does not depend on the command: cgroups, session, limits.
+/// What does not depend on the command: cgroups, session, limits, Landlock, the filter. The kernel compiles the filter
+/// at each installation, which is half of what a command's confinement costs.
 pub fn prepare(confinement: &Confinement) -> Result<(), (Step, Errno)> {
     let at = |step| move |errno| (step, errno);
     join_cgroups(confinement).map_err(at(Step::Cgroup))?;
     process::new_session().map_err(at(Step::Session))?;
-    limit(&confinement.rlimits).map_err(at(Step::Limits))
+    limit(&confinement.rlimits).map_err(at(Step::Limits))?;
+    if let Some(ruleset) = &confinement.landlock {
+        ident::landlock_restrict(ruleset.as_fd()).map_err(at(Step::Landlock))?;
+    }
+    // The filter refuses nothing that the steps after it call.
+    if !confinement.seccomp_child.is_empty() {
+        ident::install_child_filter(&confinement.seccomp_child).map_err(at(Step::Filter))?;
+    }
+    Ok(())
 }
 
 fn join_cgroups(confinement: &Confinement) -> SysResult<()> {
@@ -157,16 +166,8 @@ impl Child<'_> {
         self.switch_ids().map_err(at(Step::Ids))?;
         // uid 0 inside keeps its set across setresuid (securebits), so it is emptied by hand.
         ident::set_capabilities(0).map_err(at(Step::Capabilities))?;
-        if let Some(ruleset) = &self.confinement.landlock {
-            ident::landlock_restrict(ruleset.as_fd()).map_err(at(Step::Landlock))?;
-        }
         self.enter_directory()?;
-        // Last: the filter need not allow what the steps before it call.
         process::unblock_signals().map_err(at(Step::Session))?;
-        if !self.confinement.seccomp_child.is_empty() {
-            ident::install_child_filter(&self.confinement.seccomp_child)
-                .map_err(at(Step::Filter))?;
-        }
         Err(at(Step::Execute)(self.program.execute()))
     }
 

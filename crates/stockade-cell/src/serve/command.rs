@@ -288,6 +288,12 @@ impl Command {
         }
     }
 
+    /// True while it may be one of the many that end at once.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.started.elapsed() < FIRST_LOOK
+    }
+
     /// True until the main process was reaped.
     #[must_use]
     pub fn is_running(&self) -> bool {

@@ -120,7 +120,8 @@ impl Commands {
 
     /// Make a process ahead of the next command, when there is nothing else to do.
     pub fn refill(&mut self, confinement: &Confinement, resolver: &Resolver, table: &ProcessTable) {
-        if self.spare.is_some() || !self.wants_spare {
+        // Not while a short command runs: on a busy host the clone would take its processor.
+        if self.spare.is_some() || !self.wants_spare || self.live.values().any(Command::is_new) {
             return;
         }
         match Spare::fork(confinement, resolver) {
