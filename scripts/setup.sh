@@ -50,6 +50,7 @@ missing_packages() {
     has_program gcc || echo gcc
     has_static_libc || echo libc6-dev
     has_program newuidmap || echo uidmap
+    has_program bwrap || echo bubblewrap # the peer of the short benchmark in the tests
     has_program mkfs.ext4 || echo e2fsprogs
     has_program losetup || echo mount
     has_cargo || rust_package

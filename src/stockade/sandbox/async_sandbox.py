@@ -242,7 +242,8 @@ class AsyncSandbox:
         self.door.record(operations.SYSCALL_REFUSED, refusal.call, params, "denied", 0)
 
     def _name_of_call(self, number: int, _arch: int) -> str:
-        return self.plan.call_names.get(number, f"syscall {number}")
+        known = self.plan.calls.get(number)
+        return f"syscall {number}" if known is None else known.name
 
     def _creation_detail(self) -> dict[str, Any]:
         timings = {name: round(ms, 3) for name, ms in self.timings.items()}
@@ -260,7 +261,7 @@ class SandboxPlan:
         self.gid = identity.payload_gid
         self.env = dict(plan.env)
         self.grades = plan.grades
-        self.call_names = made.call_names
+        self.calls = made.calls
         self.cwd = (
             "/workspace" if any(root.path == "/workspace" for root in plan.launch.roots) else "/"
         )

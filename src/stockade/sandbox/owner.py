@@ -17,6 +17,7 @@ from stockade.isolation import cgroups_io, seccomp
 from stockade.isolation.container import wall_for
 from stockade.isolation.host import Host, probe_host
 from stockade.isolation.plan import Plan
+from stockade.isolation.seccomp import Notified
 from stockade.isolation.slots import Slot, Slots, run_dir_for
 from stockade.isolation.workspaces import inspect_directories
 from stockade.policy import Policy
@@ -28,7 +29,7 @@ class Planned:
 
     plan: Plan
     slot: Slot
-    call_names: Mapping[int, str]
+    calls: Mapping[int, Notified]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Owner:
             slot.release()
             raise
         self.planned.add(policy.digest)
-        return Planned(plan, slot, {number: entry.name for number, entry in program.names.items()})
+        return Planned(plan, slot, program.names)
 
 
 _owners: dict[str, Owner] = {}
