@@ -112,6 +112,17 @@ install_dependencies() {
     echo "$want" >"$VENV/.stamp-dependencies"
 }
 
+# Real input for the tests: source distributions of others, whose own suites run inside a sandbox.
+fetch_sdists() {
+    local want
+    want=$(printf 'tests/e2e/sdists.txt\0' | digest)
+    is_current .stamp-sdists "$want" && return 0
+    say "fetching the source distributions that tests run"
+    "$VENV/bin/python" -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: \
+        -r tests/e2e/sdists.txt -d "$VENV/share/stockade-sdists"
+    echo "$want" >"$VENV/.stamp-sdists"
+}
+
 install_stockade() {
     local want
     want=$(sources | digest)
@@ -125,4 +136,5 @@ install_stockade() {
 install_system_packages
 create_venv
 install_dependencies
+fetch_sdists
 install_stockade

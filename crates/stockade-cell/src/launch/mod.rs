@@ -182,7 +182,7 @@ fn build_and_seal(
     mut phases: Phases,
 ) -> LaunchResult<Cell> {
     become_inside_root(plan)?;
-    let network = start_network(plan)?;
+    let mut network = start_network(plan)?;
     // The namespace's root is the cgroup that we are in, so it can't be a flag of the clone that put us there.
     ident::unshare(libc::CLONE_NEWCGROUP).at("cgroup namespace", "unshare")?;
     if plan.identity.become_uid == NONE {
@@ -193,12 +193,14 @@ fn build_and_seal(
     let identity = user::builder(&plan.identity, inner);
     let mut builder = Builder::new(&identity, trees);
     for (index, step) in plan.steps.iter().enumerate() {
+        // sysfs shows the network namespace that it was mounted in.
+        if matches!(step, Step::Sysfs(_)) {
+            network.take().map_or(Ok(()), NewNetwork::join)?;
+        }
         builder.apply(index, step)?;
     }
     drop(builder);
-    if let Some(network) = network {
-        network.join()?;
-    }
+    network.map_or(Ok(()), NewNetwork::join)?;
     if inner {
         user::enter_inner(&plan.identity)?;
     }

@@ -120,6 +120,10 @@ impl Commands {
 
     /// Make a process ahead of the next command, when there is nothing else to do.
     pub fn refill(&mut self, confinement: &Confinement, resolver: &Resolver, table: &ProcessTable) {
+        // With a single id it would be the payload's to slow down or stop.
+        if !confinement.has_tags() {
+            return;
+        }
         // Not while a short command runs: on a busy host the clone would take its processor.
         if self.spare.is_some() || !self.wants_spare || self.live.values().any(Command::is_new) {
             return;
@@ -321,7 +325,8 @@ impl Commands {
             return;
         }
         let alone = !self.has_strays(table);
-        if !alone {
+        let is_running = |id: &u32| self.live.get(id).is_some_and(Command::is_running);
+        if !alone || due.iter().any(is_running) {
             // What ends a tree may reach everybody; a spare that was stopped or killed is of no use.
             drop(self.take_spare(table));
         }
