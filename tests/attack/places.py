@@ -107,7 +107,7 @@ def descendants(sandbox: Sandbox) -> list[int]:
     """Return the host's ids of all commands' processes: below the cell, zombies and the cell's own left out.
 
     The view from outside: inside, hidepid and Landlock hide one command from another. The cell keeps a process ahead
-    of the next command; it has the cell's one filter, and every command has one more.
+    of the next command, which still has the cell's own arguments.
     """
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -119,22 +119,18 @@ def descendants(sandbox: Sandbox) -> list[int]:
                     .rpartition(")")[2]
                     .split()
                 )
-                if fields[0] != "Z":
+                if fields[0] not in "ZX":
                     parents[int(name)] = int(fields[1])
     cell = sandbox._sandbox.live.pid
     below = [pid for pid in parents if _is_below(pid, cell, parents)]
-    return [pid for pid in below if _filters(pid) not in ("", _filters(cell))]
+    return [pid for pid in below if _arguments(pid) not in (b"", b"stockade-cell\0launch\0")]
 
 
-def _filters(pid: int) -> str:
+def _arguments(pid: int) -> bytes:
+    """Return a process's command line; nothing for one that is gone."""
     with contextlib.suppress(OSError):
-        return (
-            Path(f"/proc/{pid}/status")
-            .read_text(errors="replace")
-            .partition("Seccomp_filters:")[2]
-            .split()[0]
-        )
-    return ""
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:

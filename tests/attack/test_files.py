@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -573,7 +574,7 @@ def test_a_change_of_an_independent_image_stays_inside(
 @pytest.mark.root
 @pytest.mark.parametrize("user", ["agent", "root"])
 def test_a_file_of_root_in_a_toolchain_is_not_read(
-    user: Literal[agent, root], make_inside: MakeInside, outside: Outside
+    user: Literal["agent", "root"], make_inside: MakeInside, outside: Outside
 ) -> None:
     """Root inside is not root of the host: what only that one may read stays closed."""
     with tempfile.TemporaryDirectory(prefix="stockade-", dir="/opt") as directory:
