@@ -131,6 +131,16 @@ def test_a_background_command_ends_with_its_sandbox(sandbox: Sandbox) -> None:
     assert handle.ended
 
 
+def test_a_command_after_a_kill_is_not_killed(sandbox: Sandbox) -> None:
+    """Ending one command's tree reaches no command that starts right after it."""
+    for _ in range(100):
+        handle = sandbox.commands.run(["sleep", "60"], background=True)
+        handle.kill()
+        handle.wait()
+        result = sandbox.commands.run("echo on")
+        assert (result.stdout, result.exit_code, result.leftovers) == ("on\n", 0, 0)
+
+
 def test_a_terminal_can_be_resized(sandbox: Sandbox) -> None:
     """The program gets SIGWINCH and sees the new size."""
     script = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.01; done"
