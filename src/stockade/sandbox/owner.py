@@ -41,6 +41,8 @@ class Owner:
     state_dir: str
     writer: AuditWriter
     slots: Slots
+    #: cgroups of dead owners that could not be removed at the start
+    left_over: tuple[str, ...] = ()
     #: digests of policies that were planned before
     planned: set[str] = field(default_factory=set)
 
@@ -67,9 +69,9 @@ class Owner:
             os.geteuid(), environ.get("XDG_RUNTIME_DIR")
         )
         slots = Slots(where)
-        slots.collect()
+        left_over = tuple(path for found in slots.collect() for path in found.left)
         cgroups_io.prepare(host)
-        return cls(host, where, state_dir, default_writer(state_dir), slots)
+        return cls(host, where, state_dir, default_writer(state_dir), slots, left_over)
 
     def prepare(self, policy: Policy, sandbox_id: str) -> Planned:
         """Take a slot and plan one sandbox of `policy`; may block on a first use and on workspaces."""
