@@ -2,11 +2,14 @@
 
 An ordinary user runs only the second pass, and is told so. Each pass starts from an empty environment in a
 private directory that is removed on every way out. Cargo's tests are not run here, but by the Makefile.
+
+After the whole suite, what this host could not run is put on record for `stockade doctor`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pwd
 import shutil
@@ -15,14 +18,17 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+RECORD = VENV / "share/stockade/not-applicable.json"  # `stockade doctor` reads it
 COPIED = (
-    *("tests", "examples", "bench", "docs"),
+    *("tests", "examples", "bench", "docs", "scripts"),
     *("pyproject.toml", "Makefile", "README.md", "README.zh-CN.md", "CHANGELOG.md"),
 )
 """What the ordinary user's tests read besides the installed package."""
@@ -35,6 +41,7 @@ ORDINARY_USER = "stockade-test"
 SUBORDINATE_USER = "stockade-test-sub"
 SUBORDINATE_COUNT = 65536
 NO_TESTS_COLLECTED = 5
+RAN_TO_THE_END = (0, 1)  # all passed, or some failed
 TEMPORARY = Path("/var/tmp")  # /tmp may be small, or mounted noexec
 
 
@@ -56,6 +63,7 @@ class Outcome:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    not_applicable: tuple[dict[str, str], ...] = ()
 
 
 def main() -> int:
@@ -66,6 +74,9 @@ def main() -> int:
     outcomes = [_run(one, options.pytest_arguments) for one in passes]
     _print_summary(outcomes)
     whole_suite = options.markers == CORE and not options.pytest_arguments
+    # A selection, or a pass that broke off, knows only a part: the last whole record is worth more.
+    if whole_suite and not options.once and all(o.status in RAN_TO_THE_END for o in outcomes):
+        _write_record(RECORD, merge_record(outcomes, datetime.now(UTC), os.uname()))
     return _status(outcomes, whole_suite=whole_suite, may_be_empty=options.may_be_empty)
 
 
@@ -74,6 +85,35 @@ def _status(outcomes: list[Outcome], *, whole_suite: bool, may_be_empty: bool) -
     if may_be_empty or (not whole_suite and any(o.status == 0 for o in outcomes)):
         return max(0 if o.status == NO_TESTS_COLLECTED else o.status for o in outcomes)
     return max(o.status for o in outcomes)
+
+
+def merge_record(
+    outcomes: Sequence[Outcome], when: datetime, host: os.uname_result
+) -> dict[str, Any]:
+    """Return what could not be run here, pass by pass."""
+    return {
+        "when": when.isoformat(timespec="seconds"),
+        "host": {"kernel": host.release, "machine": host.machine},
+        "tests": [
+            {"test": entry["test"], "reason": entry["reason"], "pass": outcome.name}
+            for outcome in outcomes
+            for entry in outcome.not_applicable
+        ],
+    }
+
+
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    """Replace the file, all or nothing; any user's doctor may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(record, indent=2) + "\n")
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -116,11 +156,12 @@ def _run_in(private: Path, one: Pass, arguments: list[str]) -> Outcome:
     for name in ("home", "run", "tmp"):
         (private / name).mkdir(mode=0o700)
     directory, venv = (ROOT, VENV) if one.user is None else _copy_checkout(private)
-    report = private / "report.xml"
+    report, record = private / "report.xml", private / "not-applicable.jsonl"
     command = [f"{venv}/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-m", one.markers]
     # Not below TMPDIR: a Unix socket's path ends at 108 bytes, and pytest's own default takes 60 of them.
     command += [f"--junit-xml={report}", f"--basetemp={private}/t", *arguments]
     environment = _environment(private, venv, one.user)
+    environment["STOCKADE_NOT_APPLICABLE"] = str(record)
     account: dict[str, Any] = {}
     if one.user is not None:
         entry = pwd.getpwnam(one.user)
@@ -130,7 +171,7 @@ def _run_in(private: Path, one: Pass, arguments: list[str]) -> Outcome:
         command, cwd=directory, env=environment, umask=0o022, **account
     )
     status = _wait(process)
-    return _read_outcome(one.name, status, report)
+    return _read_outcome(one.name, status, report, record)
 
 
 def _copy_checkout(private: Path) -> tuple[Path, Path]:
@@ -188,13 +229,15 @@ def _exit_on_signal(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _read_outcome(name: str, status: int, report: Path) -> Outcome:
+def _read_outcome(name: str, status: int, report: Path, record: Path) -> Outcome:
     if not report.exists():  # pytest died, or refused its arguments
         return Outcome(name, status or 1)
     suite = next(ET.parse(report).getroot().iter("testsuite")).attrib  # noqa: S314 - written by our own pytest
     total, skipped = int(suite["tests"]), int(suite["skipped"])
     failed = int(suite["failures"]) + int(suite["errors"])
-    return Outcome(name, status, total - failed - skipped, failed, skipped)
+    lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+    left_out = tuple(json.loads(line) for line in lines)
+    return Outcome(name, status, total - failed - skipped, failed, skipped, left_out)
 
 
 def _print_summary(outcomes: list[Outcome]) -> None:

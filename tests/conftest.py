@@ -1,7 +1,10 @@
 """Rules of the whole suite: who runs which test, what a skip means, and where state goes."""
 
+import getpass
+import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,8 @@ from tests.applicability import NotApplicable, not_applicable
 pytest_plugins = ["pytester"]  # for the tests of these rules
 
 NOT_APPLICABLE = "not applicable"
+RECORD_VARIABLE = "STOCKADE_NOT_APPLICABLE"
+RECORD: pytest.StashKey[Path] = pytest.StashKey()
 UNDECLARED = "skipped or expected to fail without not_applicable(): "
 
 
@@ -19,6 +24,13 @@ def _private_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STOCKADE_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the record's name out of the environment: no test's own pytest, and no xdist worker, may write to it."""
+    path = os.environ.pop(RECORD_VARIABLE, "")
+    if path:
+        config.stash[RECORD] = Path(path)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,18 +71,33 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what this host could not run, with reasons."""
-    reasons = [
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """List what this host could not run, with reasons; on record too where a file was named.
+
+    xdist's workers have no terminal, so only their controller comes here, with the reports of all.
+    """
+    reasons = sorted(
         (report.nodeid, value)
         for report in terminalreporter.getreports("skipped")
         for name, value in report.user_properties
         if name == NOT_APPLICABLE
-    ]
+    )
+    if RECORD in config.stash:
+        _append(config.stash[RECORD], reasons)
     if reasons:
         terminalreporter.section("not applicable on this host")
-        for nodeid, reason in sorted(reasons):
+        for nodeid, reason in reasons:
             terminalreporter.write_line(f"{nodeid}: {reason}")
+
+
+def _append(path: Path, reasons: Sequence[tuple[str, str]]) -> None:
+    """Add a line of JSON for each test: scripts/run_tests.py reads them."""
+    user = getpass.getuser()
+    with path.open("a", encoding="utf-8") as file:
+        for test, reason in reasons:
+            file.write(json.dumps({"test": test, "reason": reason, "user": user}) + "\n")
 
 
 def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:

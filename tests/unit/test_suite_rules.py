@@ -1,17 +1,23 @@
 """The suite's own rules: no test goes missing unseen, and no test sees its caller's environment."""
 
+import getpass
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from scripts.run_tests import Outcome, _read_outcome, _write_record, merge_record
 
 CONFTEST = Path(__file__).parent.parent / "conftest.py"
 
 
-def _run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
+def _run(pytester: pytest.Pytester, body: str, *arguments: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST.read_text(encoding="utf-8"))
     pytester.makepyfile("import pytest\nfrom tests.applicability import not_applicable\n" + body)
-    return pytester.runpytest("-p", "no:randomly")
+    return pytester.runpytest("-p", "no:randomly", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,69 @@ def test_each_pass_leaves_the_others_tests_out(pytester: pytest.Pytester) -> Non
     """Of a root test and a rootless one, exactly one runs."""
     body = "@pytest.mark.root\ndef test_root(): pass\n@pytest.mark.rootless\ndef test_rootless(): pass\n"
     _run(pytester, body).assert_outcomes(passed=1, deselected=1)
+
+
+def _recorded(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "xdist"]
+)
+def test_a_run_records_each_such_test_once(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """The file that run_tests.py names gets a line a test, from the controller and not from workers too."""
+    path = pytester.path / "record"
+    monkeypatch.setenv("STOCKADE_NOT_APPLICABLE", str(path))
+    body = "@pytest.mark.parametrize('n', [1, 2])\ndef test_it(n): not_applicable(f'no {n}')"
+    _run(pytester, body, *arguments).assert_outcomes(skipped=2)
+    file, user = "test_a_run_records_each_such_test_once.py", getpass.getuser()
+    assert _recorded(path) == [
+        {"test": f"{file}::test_it[{n}]", "reason": f"no {n}", "user": user} for n in (1, 2)
+    ]
+
+
+def test_no_test_sees_the_record(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pytest inside a test, such as these, must not write to the outer one's record."""
+    monkeypatch.setenv("STOCKADE_NOT_APPLICABLE", str(pytester.path / "record"))
+    body = "import os\ndef test_it(): assert 'STOCKADE_NOT_APPLICABLE' not in os.environ"
+    _run(pytester, body).assert_outcomes(passed=1)
+
+
+def test_the_passes_are_merged() -> None:
+    """Each test keeps the name of its pass: what root can't run, an ordinary user may."""
+    one = {"test": "t::a", "reason": "no KVM", "user": "root"}
+    outcomes = [Outcome("root", 0, not_applicable=(one,)), Outcome("ordinary user", 1)]
+    host = os.uname()
+    assert merge_record(outcomes, datetime(2026, 11, 2, tzinfo=UTC), host) == {
+        "when": "2026-11-02T00:00:00+00:00",
+        "host": {"kernel": host.release, "machine": host.machine},
+        "tests": [{"test": "t::a", "reason": "no KVM", "pass": "root"}],
+    }
+
+
+def test_an_outcome_has_its_passes_record(tmp_path: Path) -> None:
+    """The lines of the private directory outlive it."""
+    (tmp_path / "report.xml").write_text(
+        '<testsuites><testsuite tests="3" skipped="1" failures="0" errors="0"/></testsuites>'
+    )
+    entry = {"test": "t::a", "reason": "no KVM", "user": "root"}
+    (tmp_path / "record").write_text(json.dumps(entry) + "\n")
+    outcome = _read_outcome("root", 0, tmp_path / "report.xml", tmp_path / "record")
+    assert outcome == Outcome("root", 0, 2, 0, 1, (entry,))
+
+
+def test_a_record_replaces_the_last_one(tmp_path: Path) -> None:
+    """Every user can read it, and no draft stays beside it."""
+    path = tmp_path / "share/stockade/not-applicable.json"
+    for tests in ([1], []):
+        _write_record(path, {"tests": tests})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"tests": []}
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.rootless

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from stockade import __version__
 from stockade.cli import message
@@ -20,6 +25,66 @@ from stockade.sandbox import AsyncSandbox
 SHARED_KERNEL = "Model-written code in less than a microvm shares this host's kernel: a bug in the kernel is a way out."
 #: For the records of what doctor itself ran.
 AGENT_ID = "stockade-doctor"
+#: Below the environment's prefix; `make test` writes it (scripts/run_tests.py).
+TEST_RECORD = "share/stockade/not-applicable.json"
+
+
+class _Recorded(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class RecordedTest(_Recorded):
+    """A test that one pass of the suite could not run on this host."""
+
+    test: str
+    reason: str
+    pass_name: str = Field(alias="pass")
+
+
+class RecordedHost(_Recorded):
+    """Where the suite ran, in uname's words."""
+
+    kernel: str
+    machine: str
+
+
+class SuiteRecord(_Recorded):
+    """What the last whole `make test` could not run; `when` is an ISO time."""
+
+    when: str
+    host: RecordedHost
+    tests: tuple[RecordedTest, ...]
+
+    @property
+    def by_reason(self) -> dict[str, list[RecordedTest]]:
+        """The tests of each reason, in the order of the reasons."""
+        groups: dict[str, list[RecordedTest]] = {}
+        for test in sorted(self.tests, key=lambda test: test.reason):
+            groups.setdefault(test.reason, []).append(test)
+        return groups
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, grouped by reason."""
+        groups = [
+            {
+                "reason": reason,
+                "count": _count(tests),
+                "tests": [{"test": test.test, "pass": test.pass_name} for test in tests],
+            }
+            for reason, tests in self.by_reason.items()
+        ]
+        return {"when": self.when, "host": self.host.model_dump(), "reasons": groups}
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRecord:
+    """A record is there, and can't be read."""
+
+    problem: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"problem": self.problem}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +110,8 @@ class Examination:
     refusal: StockadeError | None
     limits: tuple[LimitGrade, ...]
     trial: Trial
+    #: None where no test run is on record
+    suite: SuiteRecord | UnreadableRecord | None
 
     @property
     def ok(self) -> bool:
@@ -75,6 +142,7 @@ class Examination:
                 "kernel": ".".join(map(str, host.kernel)),
                 "uid": host.euid,
                 "container": host.container,
+                "tests_not_applicable": self.suite.to_dict() if self.suite else None,
             },
             "findings": [asdict(finding) for finding in self.findings],
             "levels": self.levels,
@@ -108,7 +176,17 @@ def look() -> Examination:
     host = probe_host()
     refusal, limits = _plan(host)
     trial = asyncio.run(_try())
-    return Examination(host, check_all(host), refusal, limits or trial.limits, trial)
+    suite = _read_suite_record(Path(sys.prefix, TEST_RECORD))
+    return Examination(host, check_all(host), refusal, limits or trial.limits, trial, suite)
+
+
+def _read_suite_record(path: Path) -> SuiteRecord | UnreadableRecord | None:
+    try:
+        return SuiteRecord.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return UnreadableRecord(f"{path}: {error}")
 
 
 def _plan(host: Host) -> tuple[StockadeError | None, tuple[LimitGrade, ...]]:
@@ -189,4 +267,34 @@ def _lines(found: Examination) -> list[str]:
     else:
         lines += [f"  {name}: {ms:.1f} ms" for name, ms in trial.phases.items()]
         lines.append(f"  /bin/true: {trial.command_ms:.1f} ms, destroy: {trial.destroy_ms:.1f} ms")
-    return [*lines, "", SHARED_KERNEL]
+    return [*lines, *_suite_lines(found.suite, os.uname()), "", SHARED_KERNEL]
+
+
+def _suite_lines(suite: SuiteRecord | UnreadableRecord | None, host: os.uname_result) -> list[str]:
+    match suite:
+        case None:
+            return ["Tests not applicable on this host: no test run is on record here"]
+        case UnreadableRecord(problem):
+            return [
+                "Tests not applicable on this host: the record can't be read",
+                f"  {message.printable(problem)}",
+            ]
+        case SuiteRecord():
+            return _recorded_lines(suite, host)
+
+
+def _recorded_lines(suite: SuiteRecord, host: os.uname_result) -> list[str]:
+    when = message.printable(suite.when)
+    lines = [f"Tests not applicable on this host (last `make test`, {when}):"]
+    if (suite.host.machine, suite.host.kernel) != (host.machine, host.release):
+        then = message.printable(f"{suite.host.machine}, Linux {suite.host.kernel}")
+        lines.append(f"  it ran on another kernel: {then}")
+    for reason, tests in suite.by_reason.items():
+        passes = ", ".join(dict.fromkeys(test.pass_name for test in tests))
+        lines.append(message.printable(f"  {_count(tests)}: {reason} ({passes})"))
+    return lines if suite.tests else [*lines, "  none"]
+
+
+def _count(tests: list[RecordedTest]) -> int:
+    """Count a test once, however many passes it was left out of."""
+    return len({test.test for test in tests})
