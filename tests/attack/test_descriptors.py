@@ -179,23 +179,20 @@ def test_capset_raises_nothing(inside: Inside, outside: Outside) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "answer"),
+    "arguments",
     [
-        ("drop from the bounding set", "24, 21", "EPERM"),
-        ("raise an ambient capability", "47, 2, 21", "EPERM"),
-        ("set securebits", "28, 0", "EPERM"),
-        ("keep capabilities", "8, 1", "EPERM"),
+        pytest.param("24, 21", id="drop from the bounding set"),
+        pytest.param("47, 2, 21", id="raise an ambient capability"),
+        pytest.param("28, 0", id="set securebits"),
+        pytest.param("8, 1", id="keep capabilities"),
     ],
 )
-def test_prctl_gains_no_right(
-    name: str, arguments: str, answer: str, inside: Inside, outside: Outside
-) -> None:
+def test_prctl_gains_no_right(arguments: str, inside: Inside, outside: Outside) -> None:
     """What root may do with prctl(2) outside, a command may not."""
-    assert name
     probe = f"checked(libc.prctl({arguments}, 0, 0))"
     if is_root() and not arguments.startswith("47"):
         assert outside.attempt(probe) == "OK"
-    assert inside.attempt(probe) == answer
+    assert inside.attempt(probe) == "EPERM"
 
 
 def test_no_new_privileges_can_not_be_taken_back(inside: Inside, outside: Outside) -> None:

@@ -48,7 +48,6 @@ def test_a_process_of_one_is_not_seen_or_signalled_by_another(
     assert outside.attempt(f"os.kill({on_host}, 0)") == "OK"
     for number in (on_host, other.sandbox._sandbox.live.pid):
         assert inside.attempt(f"os.kill({number}, 0)") == "ESRCH"
-    assert inside.attempt("os.kill(-1, 15)") in ("OK", "ESRCH", "EPERM") or True
     assert not handle.ended
     handle.kill()
 
@@ -58,9 +57,6 @@ def test_shared_memory_of_one_is_not_attached_by_another(
 ) -> None:
     """SysV keys belong to the IPC namespace: one's segment is found by itself and by nobody else."""
     key = 0x57AC
-    hold = (
-        f"print(checked(libc.shmget({key}, 4096, 0o1666)), flush=True)\nimport time; time.sleep(30)"
-    )
     handle = inside.sandbox.commands.run(
         [
             "/usr/bin/python3",
@@ -77,7 +73,6 @@ time.sleep(30)
         ],
         background=True,
     )
-    assert hold
     while not inside.sandbox.files.exists("/workspace/held"):
         pass
     find = f"checked(libc.shmget({key}, 4096, 0o666))"

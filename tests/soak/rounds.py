@@ -30,6 +30,7 @@ class Held:
     descriptors: int
     threads: int
     processes: int
+    mounts: int
     resident_kib: int
 
     @classmethod
@@ -40,6 +41,7 @@ class Held:
             descriptors=len(os.listdir("/proc/self/fd")),
             threads=threading.active_count(),
             processes=len(children(os.getpid())),
+            mounts=_lines("/proc/self/mountinfo"),
             resident_kib=_resident_kib(),
         )
 
@@ -72,6 +74,7 @@ def assert_level(report: Report) -> None:
     before, after = report.before, report.after
     assert report.left == []
     assert (after.descriptors, after.processes) == (before.descriptors, before.processes)
+    assert after.mounts == before.mounts
     assert after.threads <= before.threads + 1
     assert after.resident_kib - before.resident_kib < GROWTH_KIB
 
@@ -151,6 +154,11 @@ def _all_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _lines(path: str) -> int:
+    with open(path, encoding="utf-8") as file:
+        return sum(1 for _ in file)
 
 
 def _resident_kib() -> int:
