@@ -559,11 +559,11 @@ def test_a_file_that_grows_while_it_is_read_ends(make_inside: MakeInside) -> Non
     handle.kill()
 
 
-def test_a_directory_of_very_many_files_is_an_error_or_a_list(make_inside: MakeInside) -> None:
-    """20,000 entries are listed; the cell serves meanwhile and after."""
+def test_a_directory_of_very_many_files_is_listed(make_inside: MakeInside) -> None:
+    """9,000 entries are listed, however fast they arrive; the sandbox serves after it."""
     inside = make_inside()
     inside.python("import os\nfor n in range(9000):\n    os.mknod(f'/workspace/{n}')")
-    assert len(inside.sandbox.files.list("/workspace")) == 9000
+    assert {len(inside.sandbox.files.list("/workspace")) for _ in range(10)} == {9000}
     assert inside.run("/bin/echo", "alive").out == "alive\n"
 
 
