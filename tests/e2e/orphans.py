@@ -69,6 +69,11 @@ class Owner:
         if self.process.stdout is not None:
             self.process.stdout.close()
 
+    @staticmethod
+    def own_children() -> list[int]:
+        """Return all that descends from this process."""
+        return descendants(os.getpid())
+
     def left(self) -> list[int]:
         """Return all that descends from it and is alive, and reap the rest."""
         for pid in set(children(os.getpid())) - self.before:

@@ -41,7 +41,7 @@ def test_an_owner_killed_at_any_function_leaves_nothing(
     result = sweep(tmp_path, "boundaries", str(part), str(PARTS), "*", timeout_s=1800)
     tell(f"killed at a function: {result['count']} in {result['seconds']} s")
     assert result["failures"] == {}
-    assert result["count"] >= 120
+    assert result["count"] >= 100
 
 
 @pytest.mark.parametrize("victim", ["delays", "launcher", "cell"])
