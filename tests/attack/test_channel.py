@@ -218,6 +218,23 @@ def test_endless_entries_are_an_error() -> None:
     on_loop(dialogue)
 
 
+def test_an_honest_listing_in_one_burst_is_taken() -> None:
+    """The other side of the bound: 10,000 entries with the shortest names arrive as fast as a socket takes them."""
+
+    async def dialogue(peer: Peer) -> None:
+        entry = frames.Entry(b"n", 1, 0o644, 0, 0, 0, 0, 1, b"")
+        page = frames.encode(1, frames.Entries((entry,) * 250))
+        task = asyncio.get_running_loop().create_task(file_work.listing(peer.channel, b"/"))
+        await asyncio.sleep(0)
+        await peer.send(page * 40 + frames.encode(1, frames.End()))
+        first = asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait({task, peer.lost}, timeout=5, return_when=first)
+        assert (task in done, peer.lost.done()) == (True, False)
+        assert len(task.result()) == 10_000
+
+    on_loop(dialogue)
+
+
 def test_more_data_than_asked_for_is_bounded() -> None:
     """A transfer whose reader is slow does not queue what a cell sends without credit for ever."""
 
