@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,7 +229,8 @@ def test_an_honest_listing_in_one_burst_is_taken() -> None:
         await asyncio.sleep(0)
         await peer.send(page * 40 + frames.encode(1, frames.End()))
         first = asyncio.FIRST_COMPLETED
-        done, _ = await asyncio.wait({task, peer.lost}, timeout=5, return_when=first)
+        either: set[asyncio.Future[Any]] = {task, peer.lost}
+        done, _ = await asyncio.wait(either, timeout=5, return_when=first)
         assert (task in done, peer.lost.done()) == (True, False)
         assert len(task.result()) == 10_000
 
