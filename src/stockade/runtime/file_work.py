@@ -19,8 +19,9 @@ from stockade.wire import frames
 
 #: Entries of one listing that the host keeps: 100,000 of about 400 bytes are 40 MB.
 MAX_ENTRIES = 100_000
-#: What may wait for its reader: twice the credit that a transfer has, and one page of entries.
-MAX_WAITING_BYTES = 2 * WINDOW_BYTES + frames.MAX_FROM_CELL
+#: What may wait for its reader: twice the credit that a transfer has, and the objects that one read of the channel
+#: makes of a listing (128 KiB hold at most 2,800 entries).
+MAX_WAITING_BYTES = 2 * WINDOW_BYTES + 2_800 * 256
 #: Changes of one watch that wait for their reader; past it new ones are dropped, and an overflow is told.
 MAX_EVENTS = 1_024
 

@@ -28,8 +28,10 @@ LAUNCH_DEADLINE_S = 10.0
 #: The kernel kills and reaps 64 frozen processes in 2 ms; after this much more, what is left is reported.
 DESTROY_DEADLINE_S = 10.0
 
-#: The launcher has nothing to do after READY but to exit.
+#: How long the launcher may take to exit after READY.
 LAUNCHER_EXIT_S = 1.0
+#: No descriptor tells of the end of a child whose number we were never told.
+_GROUP_POLL_S = 0.002
 
 _ADVICE = {
     "clone": "user namespaces may be off: see `stockade doctor`",
@@ -129,33 +131,35 @@ class LiveSandbox:
             self.channel.send_raw(self.plan.frame)
             async with asyncio.timeout(LAUNCH_DEADLINE_S):
                 ready = await dialogue.ready
-        except TimeoutError as error:
-            detail = f"not ready within {LAUNCH_DEADLINE_S:.0f} s"
-            raise LaunchError(step="launch", detail=detail) from error
-        finally:
-            self.pid = dialogue.pid
+        except BaseException as error:
+            self._take_pidfd(dialogue.pid)
             if not hasattr(self, "channel"):
                 forget_channel(launcher.channel)
-            self._take_pidfd()
-            await self._reap_launcher(launcher.pid, kill=not dialogue.ready.done())
+            await asyncio.shield(_end_group(launcher.pid))
+            if isinstance(error, TimeoutError):
+                detail = f"not ready within {LAUNCH_DEADLINE_S:.0f} s"
+                raise LaunchError(step="launch", detail=detail) from error
+            raise
+        self._take_pidfd(dialogue.pid)
+        await self._reap_launcher(launcher.pid)
         self._stand(ready, on_attempt)
         self.timings["total"] = _ms(begin)
 
-    def _take_pidfd(self) -> None:
-        if self.pid and self.channel.fds:
+    def _take_pidfd(self, pid: int) -> None:
+        self.pid = pid
+        if pid and self.channel.fds:
             self._pidfd = self.channel.fds.pop(0)
 
-    async def _reap_launcher(self, pid: int, *, kill: bool) -> None:
-        """Wait for the launcher, which exits before READY is sent; one that hangs is killed."""
+    async def _reap_launcher(self, pid: int) -> None:
+        """Wait for the launcher, which has nothing to do after READY but to exit."""
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG) != (0, 0):  # noqa: ASYNC222 - does not wait
                 return
             descriptor = os.pidfd_open(pid)
             try:
-                if not kill:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LAUNCHER_EXIT_S):
-                            await self._readable(descriptor)
+                async with asyncio.timeout(LAUNCHER_EXIT_S):
+                    await self._readable(descriptor)
+            except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
             finally:
                 os.close(descriptor)
@@ -192,6 +196,8 @@ class LiveSandbox:
             raise StateError(self.plan.sandbox_id, "owned by another process", "use it")
         if self._end is not None:
             raise self._end
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("an AsyncSandbox belongs to the event loop that created it")
 
     def oom_kills(self) -> int:
         """Kills by the memory controller so far; 0 where there is none."""
@@ -212,6 +218,8 @@ class LiveSandbox:
 
     async def destroy(self) -> Residue:
         """End everything of the sandbox and return what could not be removed. Idempotent."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("an AsyncSandbox belongs to the event loop that created it")
         self._asked = self._asked or self._destroying is None
         return await asyncio.shield(self._start_destroy())
 
@@ -281,6 +289,24 @@ class LiveSandbox:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+
+async def _end_group(leader: int) -> None:
+    """Kill and reap a launcher whose launch failed, and the cell that it may have cloned without telling us.
+
+    Both are our children in the launcher's process group (CLONE_PARENT).
+    """
+    # EPERM: the cell has become another user; it dies of its channel's end.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    deadline = time.monotonic() + DESTROY_DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            pid, _status = os.waitpid(-leader, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+        except ChildProcessError:
+            return
+        if pid == 0:
+            await asyncio.sleep(_GROUP_POLL_S)
 
 
 def _ms(begin: float) -> float:

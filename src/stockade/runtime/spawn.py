@@ -65,7 +65,10 @@ def start_launcher(program: Path) -> Launcher:
             (os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHANNEL_FD),
             (os.POSIX_SPAWN_DUP2, owner, _OWNER_FD),
         ]
-        pid = os.posix_spawn(program, ["stockade-cell", "launch"], {}, file_actions=actions)
+        # A process group of its own: a failed launch is ended and reaped as a whole, and Ctrl-C in a terminal is ours.
+        pid = os.posix_spawn(
+            program, ["stockade-cell", "launch"], {}, file_actions=actions, setpgroup=0
+        )
     except BaseException:
         forget_channel(ours)
         raise
