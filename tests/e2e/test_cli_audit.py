@@ -25,7 +25,7 @@ def test_a_run_is_recorded_in_order() -> None:
     """Creation, command and end, all of one session."""
     _run("se-order", "true")
     operations = [record["operation"] for record in _records("--session", "se-order")]
-    assert operations == ["sandbox_create", "exec", "sandbox_destroy"]
+    assert operations == ["sandbox_create", "exec", "exec_end", "sandbox_destroy"]
 
 
 def test_a_secret_variable_is_not_in_the_record() -> None:
@@ -47,14 +47,14 @@ def test_the_latest_records_are_shown_oldest_first() -> None:
     """A limit cuts the past, not the present; 0 cuts nothing."""
     _run("se-limit", "true")
     latest = _records("--session", "se-limit", "--limit", "2")
-    assert [record["operation"] for record in latest] == ["exec", "sandbox_destroy"]
-    assert len(_records("--session", "se-limit", "--limit", "0")) == 3
+    assert [record["operation"] for record in latest] == ["exec_end", "sandbox_destroy"]
+    assert len(_records("--session", "se-limit", "--limit", "0")) == 4
 
 
 def test_time_bounds_hold() -> None:
     """Nothing is older than an hour, and nothing is in the future."""
     _run("se-time", "true")
-    assert len(_records("--session", "se-time", "--since", "1h")) == 3
+    assert len(_records("--session", "se-time", "--since", "1h")) == 4
     assert _records("--session", "se-time", "--until", "1h") == []
 
 
