@@ -34,7 +34,12 @@ impl<'a> Builder<'a> {
     /// `trees` are the sources of the steps, opened before.
     #[must_use]
     pub fn new(identity: &'a Identity, trees: Trees) -> Self {
-        Self { identity, trees, root: None, empty: None }
+        Self {
+            identity,
+            trees,
+            root: None,
+            empty: None,
+        }
     }
 
     /// Apply one step.
@@ -85,7 +90,7 @@ impl<'a> Builder<'a> {
             return self.set_root(&root.name, lower);
         }
         let size = (root.overlay_bytes, root.overlay_inodes);
-        let merged = self.merge(&root.name, lower, size, NOSUID | NODEV)?;
+        let merged = self.merge(&root.name, lower.as_fd(), size, NOSUID | NODEV)?;
         self.set_root(&root.name, merged)
     }
 
@@ -100,7 +105,7 @@ impl<'a> Builder<'a> {
     fn merge(
         &self,
         step: &str,
-        lower: OwnedFd,
+        lower: BorrowedFd,
         (bytes, inodes): (u64, u64),
         attributes: u64,
     ) -> LaunchResult<OwnedFd> {
@@ -114,11 +119,15 @@ impl<'a> Builder<'a> {
         let upper = open_below(staging.as_fd(), c"upper").at(step, "upper")?;
         self.own_by_payload(step, upper.as_fd())?;
         let target = open_below(staging.as_fd(), c"lower").at(step, "lower")?;
-        mount::attach(lower.as_fd(), target.as_fd()).at(step, "lower")?;
+        mount::attach(lower, target.as_fd()).at(step, "lower")?;
         let overlay = mount::NewFilesystem::open(c"overlay").at(step, "fsopen")?;
         overlay.set(c"source", c"overlay").at(step, "source")?;
-        overlay.set(c"lowerdir", c"/sys/lower").at(step, "lowerdir")?;
-        overlay.set(c"upperdir", c"/sys/upper").at(step, "upperdir")?;
+        overlay
+            .set(c"lowerdir", c"/sys/lower")
+            .at(step, "lowerdir")?;
+        overlay
+            .set(c"upperdir", c"/sys/upper")
+            .at(step, "upperdir")?;
         overlay.set(c"workdir", c"/sys/work").at(step, "workdir")?;
         overlay.flag(c"userxattr").at(step, "userxattr")?;
         overlay.mount(attributes).at(step, "overlay")
@@ -151,7 +160,11 @@ impl<'a> Builder<'a> {
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let name = c_string(step, part)?;
             walked = format!("{walked}/{part}");
-            let mode = if walked.trim_start_matches('/') == path { mode } else { 0o755 };
+            let mode = if walked.trim_start_matches('/') == path {
+                mode
+            } else {
+                0o755
+            };
             match file::make_directory(at.as_fd(), &name, mode) {
                 Err(error) if error.0 == libc::EEXIST => {}
                 other => other.at(step, &walked)?,
@@ -221,8 +234,13 @@ impl<'a> Builder<'a> {
     }
 
     fn tmpfs(&self, step: &Tmpfs) -> LaunchResult<()> {
-        let tree =
-            new_tmpfs(&step.name, step.size_bytes, step.inodes, step.mode, step.attrs | NOSUID | NODEV)?;
+        let tree = new_tmpfs(
+            &step.name,
+            step.size_bytes,
+            step.inodes,
+            step.mode,
+            step.attrs | NOSUID | NODEV,
+        )?;
         if step.owner == OWNER_PAYLOAD {
             self.own_by_payload(&step.name, tree.as_fd())?;
         }
@@ -232,16 +250,25 @@ impl<'a> Builder<'a> {
     fn overlay(&mut self, index: usize, step: &Step, overlay: &Overlay) -> LaunchResult<()> {
         let lower = self.tree(index, step)?;
         let size = (overlay.size_bytes, overlay.inodes);
-        let merged = self.merge(&overlay.name, lower, size, overlay.attrs | NOSUID | NODEV)?;
+        let merged = self.merge(
+            &overlay.name,
+            lower.as_fd(),
+            size,
+            overlay.attrs | NOSUID | NODEV,
+        )?;
         self.attach(&overlay.name, merged.as_fd(), &overlay.path)
     }
 
     fn devpts(&self, step: &Devpts) -> LaunchResult<()> {
         let devpts = mount::NewFilesystem::open(c"devpts").at(&step.name, "fsopen")?;
         devpts.flag(c"newinstance").at(&step.name, "newinstance")?;
-        devpts.set(c"ptmxmode", c"0666").at(&step.name, "ptmxmode")?;
+        devpts
+            .set(c"ptmxmode", c"0666")
+            .at(&step.name, "ptmxmode")?;
         devpts.set(c"mode", c"0620").at(&step.name, "mode")?;
-        devpts.set(c"max", &c_number(u64::from(step.max))).at(&step.name, "max")?;
+        devpts
+            .set(c"max", &c_number(u64::from(step.max)))
+            .at(&step.name, "max")?;
         let tree = devpts.mount(NOSUID | NOEXEC).at(&step.name, "devpts")?;
         self.attach(&step.name, tree.as_fd(), "dev/pts")?;
         self.link(&step.name, c"pts/ptmx", "dev/ptmx")
@@ -251,7 +278,8 @@ impl<'a> Builder<'a> {
         let proc = mount::NewFilesystem::open(c"proc").at(&step.name, "fsopen")?;
         proc.set(c"hidepid", c"2").at(&step.name, "hidepid=2")?;
         // The cell is in this group: it counts and ends processes that hidepid hides from each other.
-        proc.set(c"gid", &c_number(u64::from(self.identity.cell_gid))).at(&step.name, "gid")?;
+        proc.set(c"gid", &c_number(u64::from(self.identity.cell_gid)))
+            .at(&step.name, "gid")?;
         let tree = proc.mount(NOSUID | NODEV | NOEXEC).at(&step.name, "proc")?;
         for sysctl in &step.sysctls {
             write_sysctl(&step.name, tree.as_fd(), sysctl)?;
@@ -262,7 +290,9 @@ impl<'a> Builder<'a> {
 
     fn sysfs(&self, step: &Sysfs) -> LaunchResult<()> {
         let sysfs = mount::NewFilesystem::open(c"sysfs").at(&step.name, "fsopen")?;
-        let tree = sysfs.mount(NOSUID | NODEV | NOEXEC | READ_ONLY).at(&step.name, "sysfs")?;
+        let tree = sysfs
+            .mount(NOSUID | NODEV | NOEXEC | READ_ONLY)
+            .at(&step.name, "sysfs")?;
         self.attach(&step.name, tree.as_fd(), &step.path)
     }
 
@@ -294,7 +324,10 @@ impl<'a> Builder<'a> {
             return mount::clone_tree(Some(empty.as_fd()), c"", false).at(step, "empty directory");
         }
         let tree = new_tmpfs(step, 4096, 1, 0o555, NOSUID | NODEV | NOEXEC | READ_ONLY)?;
-        self.empty = Some(tree.try_clone().map_err(|_| LaunchError::check(step, "dup"))?);
+        self.empty = Some(
+            tree.try_clone()
+                .map_err(|_| LaunchError::check(step, "dup"))?,
+        );
         Ok(tree)
     }
 
@@ -316,7 +349,9 @@ fn open_below(at: BorrowedFd, name: &CStr) -> crate::sys::SysResult<OwnedFd> {
 fn new_tmpfs(step: &str, size: u64, inodes: u64, mode: u32, attrs: u64) -> LaunchResult<OwnedFd> {
     let tmpfs = mount::NewFilesystem::open(c"tmpfs").at(step, "fsopen")?;
     tmpfs.set(c"size", &c_number(size)).at(step, "size")?;
-    tmpfs.set(c"nr_inodes", &c_number(inodes)).at(step, "nr_inodes")?;
+    tmpfs
+        .set(c"nr_inodes", &c_number(inodes))
+        .at(step, "nr_inodes")?;
     let mode = CString::new(format!("{mode:o}")).unwrap_or_default();
     tmpfs.set(c"mode", &mode).at(step, "mode")?;
     tmpfs.mount(attrs).at(step, "tmpfs")
@@ -333,7 +368,9 @@ fn write_sysctl(step: &str, proc: BorrowedFd, sysctl: &str) -> LaunchResult<()> 
         .ok_or_else(|| LaunchError::check(step, format!("sysctl {sysctl:?} has no value")))?;
     let path = c_string(step, &format!("sys/{name}"))?;
     match file::open_at(Some(proc), &path, libc::O_WRONLY, 0, IN_ROOT) {
-        Err(error) if tolerant && [libc::ENOENT, libc::EACCES, libc::EPERM].contains(&error.0) => Ok(()),
+        Err(error) if tolerant && [libc::ENOENT, libc::EACCES, libc::EPERM].contains(&error.0) => {
+            Ok(())
+        }
         opened => io::write_all(opened.at(step, name)?.as_fd(), value.as_bytes()).at(step, setting),
     }
 }

@@ -49,7 +49,10 @@ fn make_one(cgroup: &Cgroup, owner: Option<u32>) -> LaunchResult<()> {
     io(fs::create_dir(&cgroup.path), &cgroup.path)?;
     for write in &cgroup.writes {
         let path = format!("{}/{}", cgroup.path, write.file);
-        io(fs::write(&path, &write.value), &format!("{path} = {}", write.value))?;
+        io(
+            fs::write(&path, &write.value),
+            &format!("{path} = {}", write.value),
+        )?;
     }
     // CLONE_INTO_CGROUP by the cell asks for write access to cgroup.procs of the target and of the common parent.
     if let (Some(uid), role::PARENT | role::WORK) = (owner, cgroup.role) {

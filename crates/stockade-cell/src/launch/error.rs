@@ -18,7 +18,11 @@ pub struct LaunchError {
 impl LaunchError {
     /// A check that failed without a system call.
     pub fn check(step: &str, detail: impl Into<String>) -> Self {
-        Self { step: step.to_owned(), errno: Errno(0), detail: detail.into() }
+        Self {
+            step: step.to_owned(),
+            errno: Errno(0),
+            detail: detail.into(),
+        }
     }
 }
 
@@ -39,6 +43,10 @@ pub trait AtStep<T> {
 
 impl<T> AtStep<T> for SysResult<T> {
     fn at(self, step: &str, detail: &str) -> LaunchResult<T> {
-        self.map_err(|errno| LaunchError { step: step.to_owned(), errno, detail: detail.to_owned() })
+        self.map_err(|errno| LaunchError {
+            step: step.to_owned(),
+            errno,
+            detail: detail.to_owned(),
+        })
     }
 }

@@ -55,7 +55,9 @@ fn close_the_rest() -> LaunchResult<()> {
     const STEP: &str = "close inherited descriptors";
     io::close_from(OWNER.unsigned_abs() + 1).at(STEP, "close_range")?;
     let null = file::open_at(None, c"/dev/null", libc::O_RDWR, 0, 0).at(STEP, "/dev/null")?;
-    (0..3).try_for_each(|standard| process::duplicate_to(null.as_fd(), standard)).at(STEP, "dup2")?;
+    (0..3)
+        .try_for_each(|standard| process::duplicate_to(null.as_fd(), standard))
+        .at(STEP, "dup2")?;
     // newuidmap(1) inherits nothing but the standard ones.
     process::close_on_exec_from(CHANNEL.unsigned_abs()).at(STEP, "close-on-exec")
 }
@@ -98,7 +100,10 @@ fn receive(channel: BorrowedFd) -> LaunchResult<Launch> {
             }
             let plan = Launch::decode(&raw.body).map_err(malformed)?;
             if plan.version != PROTOCOL_VERSION {
-                return Err(LaunchError::check(STEP, format!("protocol version {}", plan.version)));
+                return Err(LaunchError::check(
+                    STEP,
+                    format!("protocol version {}", plan.version),
+                ));
             }
             return Ok(plan);
         }
@@ -146,7 +151,7 @@ fn clone_cell(
                 Ok(()) => io::write_all(go_write.as_fd(), b"g").at("clone", "go"),
                 Err(error) => {
                     // It waits for a byte that will not come; killed, so that its cgroup can be removed.
-                    drop(ident::signal(pidfd.as_fd(), libc::SIGKILL));
+                    let _ = ident::signal(pidfd.as_fd(), libc::SIGKILL);
                     Err(error)
                 }
             }
@@ -209,8 +214,17 @@ fn build_and_seal(
     let passed = open_passed(plan)?;
     let listener = seal::drop_rights(plan)?;
     phases.end("seal");
-    tell_ready(channel.as_fd(), plan, &listener, &passed, landlock.is_some(), phases)?;
-    let duplicate = channel.try_clone().map_err(|_| LaunchError::check("seal", "dup"))?;
+    tell_ready(
+        channel.as_fd(),
+        plan,
+        &listener,
+        &passed,
+        landlock.is_some(),
+        phases,
+    )?;
+    let duplicate = channel
+        .try_clone()
+        .map_err(|_| LaunchError::check("seal", "dup"))?;
     Ok(Cell {
         channel: duplicate,
         owner,
@@ -229,7 +243,10 @@ fn start_network(plan: &Launch) -> LaunchResult<Option<NewNetwork>> {
     if plan.namespaces & NEWNET == 0 {
         return Ok(None);
     }
-    let loopback = plan.steps.iter().any(|step| matches!(step, Step::Loopback(_)));
+    let loopback = plan
+        .steps
+        .iter()
+        .any(|step| matches!(step, Step::Loopback(_)));
     NewNetwork::start(loopback).map(Some)
 }
 
@@ -252,7 +269,8 @@ fn open_passed(plan: &Launch) -> LaunchResult<Vec<OwnedFd>> {
     let open = |path: &String| {
         let text = text::c_string("pass out mounts", path)?;
         let flags = libc::O_PATH | libc::O_DIRECTORY;
-        file::open_at(None, &text, flags, 0, libc::RESOLVE_NO_MAGICLINKS).at("pass out mounts", path)
+        file::open_at(None, &text, flags, 0, libc::RESOLVE_NO_MAGICLINKS)
+            .at("pass out mounts", path)
     };
     plan.pass_out.iter().map(open).collect()
 }

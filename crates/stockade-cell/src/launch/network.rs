@@ -52,7 +52,13 @@ impl NewNetwork {
 /// made in the host's user namespace.
 fn make(loopback: bool, answer: BorrowedFd) -> SysResult<()> {
     let made = ident::unshare(libc::CLONE_NEWNET)
-        .and_then(|()| if loopback { ident::loopback_up() } else { Ok(()) })
+        .and_then(|()| {
+            if loopback {
+                ident::loopback_up()
+            } else {
+                Ok(())
+            }
+        })
         .and_then(|()| ident::network_namespace());
     match made {
         Ok(namespace) => io::send_with_fds(answer, &0_i32.to_le_bytes(), &[namespace.as_fd()]),

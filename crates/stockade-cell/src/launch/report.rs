@@ -22,7 +22,7 @@ pub fn fail(channel: BorrowedFd, error: &LaunchError) {
         errno: error.errno.number(),
         detail: error.detail.clone(),
     });
-    drop(send(channel, &message, &[]));
+    let _ = send(channel, &message, &[]);
 }
 
 /// Measures phases: each ends where the next begins.
@@ -36,7 +36,10 @@ impl Phases {
     /// The first phase begins now.
     #[must_use]
     pub fn start() -> Self {
-        Self { last: Instant::now(), times: Vec::new() }
+        Self {
+            last: Instant::now(),
+            times: Vec::new(),
+        }
     }
 
     /// The phase `name` ends now.
@@ -44,7 +47,10 @@ impl Phases {
         let now = Instant::now();
         let microseconds = u32::try_from((now - self.last).as_micros()).unwrap_or(u32::MAX);
         self.last = now;
-        self.times.push(StepTime { name: name.to_owned(), microseconds });
+        self.times.push(StepTime {
+            name: name.to_owned(),
+            microseconds,
+        });
     }
 
     /// All phases so far.

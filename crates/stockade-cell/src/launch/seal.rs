@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::error::{AtStep, LaunchError, LaunchResult};
 use super::text::c_string;
 use crate::sys::{file, ident};
-use crate::wire::plan::{Identity, LAUNCH_LANDLOCK, LAUNCH_LANDLOCK_SIGNALS, LandlockRule, Launch, access};
+use crate::wire::plan::{
+    Identity, LAUNCH_LANDLOCK, LAUNCH_LANDLOCK_SIGNALS, LandlockRule, Launch, access,
+};
 
 const STEP: &str = "seal";
 /// CAP_KILL, CAP_SETGID and CAP_SETUID: to start commands as the payload and to end them.
@@ -50,7 +52,10 @@ pub fn landlock(launch: &Launch) -> LaunchResult<Option<OwnedFd>> {
     }
     let signals = launch.flags & LAUNCH_LANDLOCK_SIGNALS != 0;
     if signals && abi < ABI_SCOPES {
-        return Err(LaunchError::check("landlock", "signal scopes need Landlock ABI 6"));
+        return Err(LaunchError::check(
+            "landlock",
+            "signal scopes need Landlock ABI 6",
+        ));
     }
     let handled = handled_rights(abi);
     let scoped = if signals { SCOPE_SIGNAL } else { 0 };
@@ -105,7 +110,8 @@ pub fn drop_rights(launch: &Launch) -> LaunchResult<OwnedFd> {
     if launch.seccomp_main.0.is_empty() || launch.seccomp_child.0.is_empty() {
         return Err(LaunchError::check("seccomp", "the plan has no filter"));
     }
-    let listener = ident::install_main_filter(&launch.seccomp_main.0).at("seccomp", "main filter")?;
+    let listener =
+        ident::install_main_filter(&launch.seccomp_main.0).at("seccomp", "main filter")?;
     check_status(caps)?;
     Ok(listener)
 }
@@ -131,13 +137,18 @@ fn check_status(caps: u64) -> LaunchResult<()> {
         // Seccomp_filters counts the filters that we inherited too: a sandbox inside another has more.
         let more = field == "Seccomp_filters" && found.parse::<u32>().is_ok_and(|n| n >= 1);
         if found != value && !more {
-            return Err(LaunchError::check(STEP, format!("{field} reads back as {found:?}, not {value}")));
+            return Err(LaunchError::check(
+                STEP,
+                format!("{field} reads back as {found:?}, not {value}"),
+            ));
         }
     }
     Ok(())
 }
 
 fn field_of<'a>(status: &'a str, field: &str) -> &'a str {
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.unwrap_or_default().trim()
 }

@@ -2,6 +2,7 @@
 //! the new namespace's first process under the user's own (rootless).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::error::{AtStep, LaunchResult};
@@ -86,7 +87,9 @@ impl Trees {
     }
 
     fn open(&mut self, step: &Step, identity: &Identity) -> LaunchResult<Option<OwnedFd>> {
-        let Some(source) = Source::of(step) else { return Ok(None) };
+        let Some(source) = Source::of(step) else {
+            return Ok(None);
+        };
         let path = c_string(source.step, source.path)?;
         let tree = match mount::clone_tree(None, &path, source.recursive) {
             Err(error) if error.0 == libc::ENOENT && source.optional => return Ok(None),
@@ -106,10 +109,12 @@ impl Trees {
         if owner.0 == NONE {
             return Ok(None);
         }
-        if !self.namespaces.contains_key(&owner) {
-            let namespace = user::mapped_namespace(identity, owner.0, owner.1)?;
-            self.namespaces.insert(owner, namespace);
-        }
-        Ok(self.namespaces.get(&owner).map(AsFd::as_fd))
+        let namespace = match self.namespaces.entry(owner) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(user::mapped_namespace(identity, owner.0, owner.1)?)
+            }
+        };
+        Ok(Some(namespace.as_fd()))
     }
 }

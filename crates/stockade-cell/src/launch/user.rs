@@ -62,7 +62,9 @@ fn run_helper(program: &str, pid: u32, map: &[IdMap]) -> LaunchResult<()> {
     for entry in map {
         command.args([entry.inside, entry.outside, entry.count].map(|id| id.to_string()));
     }
-    let output = command.output().map_err(|error| io_error(&error, program))?;
+    let output = command
+        .output()
+        .map_err(|error| io_error(&error, program))?;
     if output.status.success() {
         return Ok(());
     }
@@ -78,7 +80,10 @@ fn check_map(pid: u32, file: &str, expected: &[IdMap]) -> LaunchResult<()> {
     if numbers.eq(expected.map(Ok)) {
         return Ok(());
     }
-    Err(LaunchError::check(STEP, format!("{path} reads back as {text:?}")))
+    Err(LaunchError::check(
+        STEP,
+        format!("{path} reads back as {text:?}"),
+    ))
 }
 
 fn io_error(error: &std::io::Error, detail: &str) -> LaunchError {
@@ -93,7 +98,11 @@ fn io_error(error: &std::io::Error, detail: &str) -> LaunchError {
 #[must_use]
 pub fn outside(map: &[IdMap], inside: u32) -> Option<u32> {
     map.iter()
-        .find(|entry| inside.checked_sub(entry.inside).is_some_and(|d| d < entry.count))
+        .find(|entry| {
+            inside
+                .checked_sub(entry.inside)
+                .is_some_and(|d| d < entry.count)
+        })
         .map(|entry| entry.outside + (inside - entry.inside))
 }
 
@@ -102,15 +111,21 @@ pub fn mapped_namespace(identity: &Identity, uid: u32, gid: u32) -> LaunchResult
     let payload = |map, id| {
         outside(map, id).ok_or_else(|| LaunchError::check(STEP, "payload id is not mapped"))
     };
-    let uid_line = format!("{uid} {} 1\n", payload(&identity.uid_map, identity.payload_uid)?);
-    let gid_line = format!("{gid} {} 1\n", payload(&identity.gid_map, identity.payload_gid)?);
+    let uid_line = format!(
+        "{uid} {} 1\n",
+        payload(&identity.uid_map, identity.payload_uid)?
+    );
+    let gid_line = format!(
+        "{gid} {} 1\n",
+        payload(&identity.gid_map, identity.payload_gid)?
+    );
     let (stay, leave) = io::pipe(0).at(STEP, "pipe")?;
     let newuser = u64::from(libc::CLONE_NEWUSER.unsigned_abs());
     match ident::fork(newuser, None).at(STEP, "namespace of an idmapped mount")? {
         ident::Forked::Child => {
             drop(leave);
             // Lives until the parent has opened the namespace: the read ends with its copy of the pipe.
-            drop(io::read(stay.as_fd(), &mut [0]));
+            let _ = io::read(stay.as_fd(), &mut [0]);
             ident::exit_now(0)
         }
         ident::Forked::Parent { pid, pidfd } => {
@@ -126,7 +141,9 @@ pub fn mapped_namespace(identity: &Identity, uid: u32, gid: u32) -> LaunchResult
 
 fn open_namespace(pid: u32) -> LaunchResult<OwnedFd> {
     let path = format!("/proc/{pid}/ns/user");
-    fs::File::open(&path).map(OwnedFd::from).map_err(|error| io_error(&error, &path))
+    fs::File::open(&path)
+        .map(OwnedFd::from)
+        .map_err(|error| io_error(&error, &path))
 }
 
 /// Who builds, where an inner user namespace will show inside root as the payload: everything is root's until then.
@@ -135,7 +152,13 @@ pub fn builder(identity: &Identity, inner: bool) -> Identity {
     if !inner {
         return identity.clone();
     }
-    Identity { cell_uid: 0, cell_gid: 0, payload_uid: 0, payload_gid: 0, ..identity.clone() }
+    Identity {
+        cell_uid: 0,
+        cell_gid: 0,
+        payload_uid: 0,
+        payload_gid: 0,
+        ..identity.clone()
+    }
 }
 
 /// Enter the inner user namespace, in which root is the payload's id. Needs a writable /proc, which the sandbox's own
@@ -147,10 +170,12 @@ pub fn enter_inner(identity: &Identity) -> LaunchResult<()> {
     ident::unshare(libc::CLONE_NEWUSER).at(STEP, "unshare")?;
     // Our /proc/self belongs to us only while we are dumpable; `seal` ends that before anything else runs.
     ident::prctl(libc::PR_SET_DUMPABLE, 1).at(STEP, "dumpable")?;
-    for (file, inside) in
-        [(c"self/uid_map", identity.payload_uid), (c"self/gid_map", identity.payload_gid)]
-    {
-        let map = file::open_at(Some(proc.as_fd()), file, libc::O_WRONLY, 0, 0).at(STEP, "open map")?;
+    for (file, inside) in [
+        (c"self/uid_map", identity.payload_uid),
+        (c"self/gid_map", identity.payload_gid),
+    ] {
+        let map =
+            file::open_at(Some(proc.as_fd()), file, libc::O_WRONLY, 0, 0).at(STEP, "open map")?;
         io::write_all(map.as_fd(), format!("{inside} 0 1\n").as_bytes()).at(STEP, "write map")?;
     }
     Ok(())

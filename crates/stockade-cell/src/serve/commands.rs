@@ -255,7 +255,11 @@ impl Commands {
         for _ in 0..REAPS_PER_TURN {
             match process::reap_any() {
                 Ok(Some(reaped)) => {
-                    if self.spare.as_ref().is_some_and(|spare| spare.pid == reaped.pid) {
+                    if self
+                        .spare
+                        .as_ref()
+                        .is_some_and(|spare| spare.pid == reaped.pid)
+                    {
                         // Somebody killed it; the next command does without, and makes another.
                         drop(self.take_spare(table));
                         self.wants_spare = false;

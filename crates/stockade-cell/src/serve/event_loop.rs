@@ -99,7 +99,8 @@ impl EventLoop {
         loop {
             ready.clear();
             if !busy {
-                self.commands.refill(&self.confinement, &self.resolver, &self.table);
+                self.commands
+                    .refill(&self.confinement, &self.resolver, &self.table);
             }
             self.epoll.wait(self.wait_ms(busy), &mut ready)?;
             for event in &ready {

@@ -142,7 +142,11 @@ impl Limits {
             return false;
         }
         // The first walk finds what was there, so it begins at once.
-        let first = if self.before.is_none() { now } else { now + WALK };
+        let first = if self.before.is_none() {
+            now
+        } else {
+            now + WALK
+        };
         if *self.next_walk.get_or_insert(first) > now {
             return false;
         }

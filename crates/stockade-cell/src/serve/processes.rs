@@ -123,7 +123,10 @@ impl ProcessTable {
         let file = file::open_at(Some(self.proc.as_fd()), &path, libc::O_RDONLY, 0, 0)?;
         let text = read_to_end(file.as_fd())?;
         let words = text.split(u8::is_ascii_whitespace);
-        Ok(words.filter_map(number).filter(|pid| *pid != self.hidden.get()).collect())
+        Ok(words
+            .filter_map(number)
+            .filter(|pid| *pid != self.hidden.get())
+            .collect())
     }
 
     /// Descriptors that the cell has open.

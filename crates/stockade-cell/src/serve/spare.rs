@@ -87,7 +87,9 @@ fn wait(confinement: &Confinement, resolver: &Resolver, socket: &OwnedFd) -> ! {
     }
     let mut packet = vec![0; MAX_REQUEST];
     let received = io::receive_with_fds(socket.as_fd(), &mut packet, DESCRIPTORS);
-    let Ok((count, fds)) = received else { ident::exit_now(UNUSED) };
+    let Ok((count, fds)) = received else {
+        ident::exit_now(UNUSED)
+    };
     let packet = packet.get(..count).unwrap_or_default();
     let Ok([input, output, error, status]) = <[OwnedFd; DESCRIPTORS]>::try_from(fds) else {
         ident::exit_now(UNUSED)
@@ -98,9 +100,10 @@ fn wait(confinement: &Confinement, resolver: &Resolver, socket: &OwnedFd) -> ! {
     };
     let tag = if tag == 0 { None } else { Some(tag) };
     // The cell checked both before it sent them.
-    let (Ok(ids), Ok(program)) =
-        (confinement.ids(request.uid, request.gid, tag), program(&request))
-    else {
+    let (Ok(ids), Ok(program)) = (
+        confinement.ids(request.uid, request.gid, tag),
+        program(&request),
+    ) else {
         ident::exit_now(UNUSED)
     };
     Child {
@@ -119,12 +122,8 @@ fn wait(confinement: &Confinement, resolver: &Resolver, socket: &OwnedFd) -> ! {
 }
 
 /// Close the cell's other descriptors: a copy of another command's pipe would keep it open for as long as we wait.
-fn keep_only(
-    confinement: &Confinement,
-    resolver: &Resolver,
-    socket: &OwnedFd,
-) -> SysResult<()> {
-    let mut kept: Vec<_> = confinement.descriptors().map(|fd| fd.as_raw_fd()).collect();
+fn keep_only(confinement: &Confinement, resolver: &Resolver, socket: &OwnedFd) -> SysResult<()> {
+    let mut kept: Vec<_> = confinement.descriptors().map(AsRawFd::as_raw_fd).collect();
     kept.extend([resolver.root().as_raw_fd(), socket.as_raw_fd(), 0, 1, 2]);
     kept.sort_unstable();
     io::close_all_but(&kept)

@@ -42,10 +42,17 @@ const CAP_VERSION: u32 = 0x2008_0522;
 
 /// capset(2): exactly `caps` (a bit set) permitted and effective, none inheritable.
 pub fn set_capabilities(caps: u64) -> SysResult<()> {
-    let header = CapHeader { version: CAP_VERSION, pid: 0 };
+    let header = CapHeader {
+        version: CAP_VERSION,
+        pid: 0,
+    };
     let half = |shift: u32| {
         let bits = (caps >> shift) as u32;
-        CapData { effective: bits, permitted: bits, inheritable: 0 }
+        CapData {
+            effective: bits,
+            permitted: bits,
+            inheritable: 0,
+        }
     };
     let data = [half(0), half(32)];
     // SAFETY: header and data have the layout of version 3 and outlive the call.
@@ -54,7 +61,10 @@ pub fn set_capabilities(caps: u64) -> SysResult<()> {
 
 /// capget(2): the permitted set.
 pub fn permitted_capabilities() -> SysResult<u64> {
-    let header = CapHeader { version: CAP_VERSION, pid: 0 };
+    let header = CapHeader {
+        version: CAP_VERSION,
+        pid: 0,
+    };
     let mut data = [CapData::default(); 2];
     // SAFETY: as above; the kernel fills both entries.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) })?;
@@ -113,7 +123,11 @@ pub fn network_namespace() -> SysResult<OwnedFd> {
 fn datagram_socket() -> SysResult<OwnedFd> {
     // SAFETY: integers only; the result is a new descriptor.
     unsafe {
-        let fd = check_int(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
+        let fd = check_int(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            0,
+        ))?;
         Ok(OwnedFd::from_raw_fd(fd))
     }
 }
@@ -175,15 +189,17 @@ pub fn fork(flags: u64, cgroup: Option<BorrowedFd>) -> SysResult<Forked> {
         args.cgroup = directory.as_raw_fd() as u64;
     }
     // SAFETY: no CLONE_VM and no stack, so the child is a copy; `args` has the kernel's layout.
-    let pid = check(unsafe {
-        libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>())
-    })?;
+    let pid =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) })?;
     if pid == 0 {
         return Ok(Forked::Child);
     }
     // SAFETY: the kernel stored a new descriptor because of CLONE_PIDFD.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Ok(Forked::Parent { pid: pid as u32, pidfd })
+    Ok(Forked::Parent {
+        pid: pid as u32,
+        pidfd,
+    })
 }
 
 /// pidfd_send_signal(2).
@@ -218,12 +234,13 @@ pub fn reap(pidfd: BorrowedFd) -> SysResult<()> {
 
 /// setrlimit(2) for the calling process.
 pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> SysResult<()> {
-    let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+    let limit = libc::rlimit64 {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
     // SAFETY: the pointer outlives the call; an unknown resource is EINVAL.
-    check_int(unsafe {
-        libc::prlimit64(0, resource as _, &raw const limit, std::ptr::null_mut())
-    })
-    .map(drop)
+    check_int(unsafe { libc::prlimit64(0, resource as _, &raw const limit, std::ptr::null_mut()) })
+        .map(drop)
 }
 
 /// seccomp(2) operation and flags.
@@ -238,9 +255,19 @@ const FLAG_WAIT_KILLABLE_RECV: libc::c_ulong = 1 << 5;
 fn install_filter(program: &[u8], flags: libc::c_ulong) -> SysResult<libc::c_long> {
     let instructions = program.len() / size_of::<libc::sock_filter>();
     let length = u16::try_from(instructions).map_err(|_| Errno(libc::E2BIG))?;
-    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
+    let program = libc::sock_fprog {
+        len: length,
+        filter: program.as_ptr().cast_mut().cast(),
+    };
     // SAFETY: `length` instructions are in the slice; the kernel copies and checks them.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program) })
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    })
 }
 
 /// Load a filter and return its notification listener.
@@ -261,7 +288,12 @@ pub fn landlock_abi() -> u32 {
     const VERSION: libc::c_uint = 1;
     // SAFETY: the version query takes a null attribute.
     let abi = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            VERSION,
+        )
     };
     u32::try_from(abi).unwrap_or(0)
 }
@@ -275,7 +307,11 @@ struct RulesetAttr {
 
 /// landlock_create_ruleset(2). The kernel takes a shorter struct from older callers; we cut it to what `abi` knows.
 pub fn landlock_ruleset(abi: u32, fs: u64, scoped: u64) -> SysResult<OwnedFd> {
-    let attr = RulesetAttr { handled_access_fs: fs, handled_access_net: 0, scoped };
+    let attr = RulesetAttr {
+        handled_access_fs: fs,
+        handled_access_net: 0,
+        scoped,
+    };
     let size: usize = match abi {
         0..=3 => 8,
         4..=5 => 16,
@@ -283,7 +319,12 @@ pub fn landlock_ruleset(abi: u32, fs: u64, scoped: u64) -> SysResult<OwnedFd> {
     };
     // SAFETY: `attr` has at least `size` bytes in the kernel's layout.
     let fd = check(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size, 0_u32)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            &raw const attr,
+            size,
+            0_u32,
+        )
     })?;
     // SAFETY: the result is a new descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
@@ -298,7 +339,10 @@ struct PathBeneathAttr {
 /// landlock_add_rule(2): `access` beneath `path`.
 pub fn landlock_allow(ruleset: BorrowedFd, path: BorrowedFd, access: u64) -> SysResult<()> {
     const PATH_BENEATH: libc::c_uint = 1;
-    let attr = PathBeneathAttr { allowed_access: access, parent_fd: path.as_raw_fd() };
+    let attr = PathBeneathAttr {
+        allowed_access: access,
+        parent_fd: path.as_raw_fd(),
+    };
     // SAFETY: the packed layout is the kernel's (12 bytes).
     check(unsafe {
         libc::syscall(
@@ -328,9 +372,17 @@ pub fn loopback_up() -> SysResult<()> {
         for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
             *to = *from as libc::c_char;
         }
-        check_int(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request))?;
+        check_int(libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCGIFFLAGS,
+            &raw mut request,
+        ))?;
         request.ifr_ifru.ifru_flags |= (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        check_int(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request))?;
+        check_int(libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS,
+            &raw mut request,
+        ))?;
     }
     Ok(())
 }

@@ -82,7 +82,10 @@ fn send_message(
     let raw: Vec<RawFd> = fds.iter().take(MAX_FDS).map(AsRawFd::as_raw_fd).collect();
     let payload = raw.len() * size_of::<RawFd>();
     let mut control = [0_u64; 16]; // CMSG_SPACE(16 descriptors) is 80 bytes; u64 for its alignment
-    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let mut iov = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
     // SAFETY: msghdr is plain data for which zero is valid; every pointer set below outlives the call, and
     // the control buffer holds CMSG_SPACE(payload) bytes because of the cap above.
     let sent = unsafe {
@@ -98,7 +101,11 @@ fn send_message(
             (*header).cmsg_len = libc::CMSG_LEN(payload as u32) as _;
             std::ptr::copy_nonoverlapping(raw.as_ptr().cast(), libc::CMSG_DATA(header), payload);
         }
-        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | flags)
+        libc::sendmsg(
+            socket.as_raw_fd(),
+            &raw const message,
+            libc::MSG_NOSIGNAL | flags,
+        )
     };
     check(sent as libc::c_long).map(|count| count as usize)
 }
@@ -131,7 +138,10 @@ pub fn receive_with_fds(
 ) -> SysResult<(usize, Vec<OwnedFd>)> {
     let mut control = [0_u64; 16]; // CMSG_SPACE(16 descriptors) is 80 bytes; u64 for its alignment
     let room = most.min(MAX_FDS) * size_of::<RawFd>();
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut iov = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
     // SAFETY: msghdr is plain data for which zero is valid; every pointer outlives the call; the header that the
     // kernel wrote says how many descriptors follow it, each new and owned by nobody else.
     unsafe {
@@ -146,7 +156,9 @@ pub fn receive_with_fds(
         if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
             return Ok((count, Vec::new()));
         }
-        let length = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+        let length =
+            ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+        #[allow(clippy::cast_ptr_alignment)] // read_unaligned below
         let first = libc::CMSG_DATA(header).cast::<RawFd>();
         let fds = (0..length).map(|index| first.add(index).read_unaligned());
         Ok((count, fds.map(|fd| OwnedFd::from_raw_fd(fd)).collect()))

@@ -4,7 +4,11 @@
 //! has no wrapper, and where glibc's would act on all threads (setuid and the like) or touch errno in a child.
 #![allow(unsafe_code)]
 #![allow(clippy::as_conversions)] // the kernel's ABI is made of casts; values from the peer never get here unchecked
-#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)] // likewise
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)] // likewise
 #![allow(clippy::doc_markdown)] // the kernel's names for flags, as its man pages print them
 
 pub mod file;
@@ -44,9 +48,17 @@ pub type SysResult<T> = Result<T, Errno>;
 
 /// Turn -1 into the errno.
 fn check(result: libc::c_long) -> SysResult<libc::c_long> {
-    if result < 0 { Err(Errno::last()) } else { Ok(result) }
+    if result < 0 {
+        Err(Errno::last())
+    } else {
+        Ok(result)
+    }
 }
 
 fn check_int(result: libc::c_int) -> SysResult<libc::c_int> {
-    if result < 0 { Err(Errno::last()) } else { Ok(result) }
+    if result < 0 {
+        Err(Errno::last())
+    } else {
+        Ok(result)
+    }
 }

@@ -61,7 +61,10 @@ pub fn set_attributes(
     idmap: Option<BorrowedFd>,
     recursive: bool,
 ) -> SysResult<()> {
-    let mut attr = MountAttr { attr_set: attributes, ..MountAttr::default() };
+    let mut attr = MountAttr {
+        attr_set: attributes,
+        ..MountAttr::default()
+    };
     if let Some(userns) = idmap {
         attr.attr_set |= ATTR_IDMAP;
         attr.userns_fd = userns.as_raw_fd() as u64;
@@ -149,7 +152,11 @@ pub fn pivot(new_root: BorrowedFd) -> SysResult<()> {
     // SAFETY: constant paths; pivot_root(2) describes this "." on "." form.
     unsafe {
         check_int(libc::fchdir(new_root.as_raw_fd()))?;
-        check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
+        check(libc::syscall(
+            libc::SYS_pivot_root,
+            c".".as_ptr(),
+            c".".as_ptr(),
+        ))?;
         // The old root is now stacked on the new one at ".", so this detaches the old.
         check_int(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
         check_int(libc::chdir(c"/".as_ptr())).map(drop)

@@ -39,7 +39,8 @@ impl Decoder {
             return Ok(None);
         };
         let mut reader = Reader::new(header);
-        let length = usize::try_from(u32::read(&mut reader)?).map_err(|_| ProtocolError::TooLong)?;
+        let length =
+            usize::try_from(u32::read(&mut reader)?).map_err(|_| ProtocolError::TooLong)?;
         let kind = u8::read(&mut reader)?;
         let id = u32::read(&mut reader)?;
         if !(AFTER_LENGTH..=MAX_TO_CELL).contains(&length) {

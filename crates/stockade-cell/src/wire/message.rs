@@ -16,59 +16,98 @@ wire_struct!(
     /// How long a named phase of the launch took.
     StepTime { name: String, microseconds: u32 });
 wire_struct!(
-    /// One file's metadata.
-    Entry {
-        name: Bytes,
-        /// `TYPE_*`
-        kind: u8,
-        mode: u32,
-        uid: u32,
-        gid: u32,
-        size: u64,
-        mtime_ns: u64,
-        nlink: u32,
-        target: Bytes,
-    });
+/// One file's metadata.
+Entry {
+    name: Bytes,
+    /// `TYPE_*`
+    kind: u8,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    mtime_ns: u64,
+    nlink: u32,
+    target: Bytes,
+});
 
 wire_struct!(
-    /// Start a command.
-    Start {
-        argv: Vec<Bytes>,
-        env: Vec<Bytes>,
-        cwd: Bytes,
-        flags: u32,
-        rows: u16,
-        cols: u16,
-        uid: u32,
-        gid: u32,
-        rlimits: Vec<Rlimit>,
-        timeout_ms: u64,
-        grace_ms: u32,
-        credit: u32,
-        output_limit: u64,
-    });
+/// Start a command.
+Start {
+    argv: Vec<Bytes>,
+    env: Vec<Bytes>,
+    cwd: Bytes,
+    flags: u32,
+    rows: u16,
+    cols: u16,
+    uid: u32,
+    gid: u32,
+    rlimits: Vec<Rlimit>,
+    timeout_ms: u64,
+    grace_ms: u32,
+    credit: u32,
+    output_limit: u64,
+});
 wire_struct!(Stdin { data: Bytes });
 wire_struct!(StdinEnd {});
-wire_struct!(Credit { stream: u8, count: u32 });
-wire_struct!(Signal { number: u8, tree: bool });
-wire_struct!(Resize { rows: u16, cols: u16 });
-wire_struct!(FileStat { path: Bytes, follow: bool });
+wire_struct!(Credit {
+    stream: u8,
+    count: u32
+});
+wire_struct!(Signal {
+    number: u8,
+    tree: bool
+});
+wire_struct!(Resize {
+    rows: u16,
+    cols: u16
+});
+wire_struct!(FileStat {
+    path: Bytes,
+    follow: bool
+});
 wire_struct!(FileList { path: Bytes });
-wire_struct!(FileRead { path: Bytes, offset: u64, length: u64, credit: u32 });
-wire_struct!(FileWrite { path: Bytes, flags: u32, mode: u32 });
-wire_struct!(FileMkdir { path: Bytes, mode: u32, parents: bool });
-wire_struct!(FileMove { source: Bytes, target: Bytes, replace: bool });
-wire_struct!(FileRemove { path: Bytes, recursive: bool });
+wire_struct!(FileRead {
+    path: Bytes,
+    offset: u64,
+    length: u64,
+    credit: u32
+});
+wire_struct!(FileWrite {
+    path: Bytes,
+    flags: u32,
+    mode: u32
+});
+wire_struct!(FileMkdir {
+    path: Bytes,
+    mode: u32,
+    parents: bool
+});
+wire_struct!(FileMove {
+    source: Bytes,
+    target: Bytes,
+    replace: bool
+});
+wire_struct!(FileRemove {
+    path: Bytes,
+    recursive: bool
+});
 wire_struct!(FileWatch { path: Bytes });
 wire_struct!(Stats {});
 wire_struct!(Ping { number: u64 });
 wire_struct!(Cancel {});
 
 wire_struct!(Spawned { pid: u32 });
-wire_struct!(Failed { step: String, errno: u32, detail: String });
+wire_struct!(Failed {
+    step: String,
+    errno: u32,
+    detail: String
+});
 wire_struct!(Ready { version: u16, protections: Vec<String>, timings: Vec<StepTime>, fds: Vec<String> });
 wire_struct!(Started { pid: u32 });
-wire_struct!(Output { stream: u8, data: Bytes });
+wire_struct!(Output {
+    stream: u8,
+    data: Bytes
+});
 wire_struct!(Exited {
     code: i32,
     signal: u8,
@@ -83,11 +122,19 @@ wire_struct!(Exited {
     leftovers: u32,
 });
 wire_struct!(Ok {});
-wire_struct!(Error { code: u16, errno: u32, detail: String });
+wire_struct!(Error {
+    code: u16,
+    errno: u32,
+    detail: String
+});
 wire_struct!(Entries { entries: Vec<Entry> });
 wire_struct!(Data { data: Bytes });
 wire_struct!(End {});
-wire_struct!(Event { change: u8, name: Bytes, overflow: bool });
+wire_struct!(Event {
+    change: u8,
+    name: Bytes,
+    overflow: bool
+});
 wire_struct!(StatsResult {
     processes: u32,
     commands: u32,
@@ -102,7 +149,10 @@ macro_rules! wire_messages {
     ($(#[$meta:meta])* $name:ident { $($variant:ident = $kind:literal),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq)]
+        #[allow(dead_code)] // OUTPUT is encoded without its struct, see `frame::encode_output`
         pub enum $name { $($variant($variant)),* }
+        // Each table goes one way in the product, both ways in the golden tests.
+        #[allow(dead_code)]
         impl $name {
             /// The number on the wire.
             #[must_use]
@@ -128,23 +178,23 @@ macro_rules! wire_messages {
 }
 
 wire_messages!(
-    /// What the host asks of a cell.
-    ToCell {
-        Start = 16, Stdin = 17, StdinEnd = 18, Credit = 19, Signal = 20, Resize = 21,
-        FileStat = 32, FileList = 33, FileRead = 34, FileWrite = 35, FileMkdir = 36, FileMove = 37,
-        FileRemove = 38, FileWatch = 39,
-        Stats = 48, Ping = 49, Cancel = 50,
-        Data = 163, End = 164,
-    });
+/// What the host asks of a cell.
+ToCell {
+    Start = 16, Stdin = 17, StdinEnd = 18, Credit = 19, Signal = 20, Resize = 21,
+    FileStat = 32, FileList = 33, FileRead = 34, FileWrite = 35, FileMkdir = 36, FileMove = 37,
+    FileRemove = 38, FileWatch = 39,
+    Stats = 48, Ping = 49, Cancel = 50,
+    Data = 163, End = 164,
+});
 wire_messages!(
-    /// What a cell tells the host.
-    FromCell {
-        Credit = 19,
-        Spawned = 128, Failed = 129, Ready = 130,
-        Started = 144, Output = 145, Exited = 146,
-        Ok = 160, Error = 161, Entries = 162, Data = 163, End = 164, Event = 165,
-        StatsResult = 176, Pong = 177,
-    });
+/// What a cell tells the host.
+FromCell {
+    Credit = 19,
+    Spawned = 128, Failed = 129, Ready = 130,
+    Started = 144, Output = 145, Exited = 146,
+    Ok = 160, Error = 161, Entries = 162, Data = 163, End = 164, Event = 165,
+    StatsResult = 176, Pong = 177,
+});
 
 /// `Start.flags`
 pub mod start {
@@ -153,6 +203,7 @@ pub mod start {
     /// Standard input is a pipe.
     pub const STDIN: u32 = 2;
     /// The caller does not wait for it.
+    #[allow(dead_code)] // the table is whole on both sides
     pub const BACKGROUND: u32 = 4;
 }
 
@@ -191,6 +242,7 @@ pub mod reason {
     /// The watched memory limit.
     pub const MEMORY: u8 = 2;
     /// The watched CPU limit.
+    #[allow(dead_code)] // the table is whole on both sides
     pub const CPU: u8 = 3;
     /// The watched disk limit.
     pub const DISK: u8 = 4;
@@ -221,6 +273,7 @@ pub mod code {
     /// A limit of the cell was reached.
     pub const LIMIT: u16 = 9;
     /// No operation with this id.
+    #[allow(dead_code)] // the table is whole on both sides
     pub const GONE: u16 = 10;
 }
 

@@ -42,7 +42,11 @@ pub mod access {
     pub const DEVICE: u8 = 2;
 }
 
-wire_struct!(Root { name: String, size_bytes: u64, inodes: u64 });
+wire_struct!(Root {
+    name: String,
+    size_bytes: u64,
+    inodes: u64
+});
 wire_struct!(RootTree {
     name: String,
     source: String,
@@ -51,9 +55,23 @@ wire_struct!(RootTree {
     overlay_bytes: u64,
     overlay_inodes: u64,
 });
-wire_struct!(Mkdir { name: String, path: String, mode: u32, owner: u8 });
-wire_struct!(Symlink { name: String, target: String, path: String });
-wire_struct!(WriteFile { name: String, path: String, mode: u32, content: Bytes });
+wire_struct!(Mkdir {
+    name: String,
+    path: String,
+    mode: u32,
+    owner: u8
+});
+wire_struct!(Symlink {
+    name: String,
+    target: String,
+    path: String
+});
+wire_struct!(WriteFile {
+    name: String,
+    path: String,
+    mode: u32,
+    content: Bytes
+});
 wire_struct!(Bind {
     name: String,
     source: String,
@@ -83,13 +101,28 @@ wire_struct!(Overlay {
     map_gid: u32,
     attrs: u64,
 });
-wire_struct!(Devpts { name: String, max: u32 });
+wire_struct!(Devpts {
+    name: String,
+    max: u32
+});
 wire_struct!(Proc { name: String, path: String, sysctls: Vec<String> });
-wire_struct!(Mask { name: String, path: String });
-wire_struct!(Hostname { name: String, value: String });
+wire_struct!(Mask {
+    name: String,
+    path: String
+});
+wire_struct!(Hostname {
+    name: String,
+    value: String
+});
 wire_struct!(Loopback { name: String });
-wire_struct!(Pivot { name: String, read_only: bool });
-wire_struct!(Sysfs { name: String, path: String });
+wire_struct!(Pivot {
+    name: String,
+    read_only: bool
+});
+wire_struct!(Sysfs {
+    name: String,
+    path: String
+});
 
 macro_rules! wire_steps {
     ($($variant:ident = $op:literal),* $(,)?) => {
@@ -117,28 +150,41 @@ macro_rules! wire_steps {
     };
 }
 wire_steps!(
-    Root = 1, RootTree = 2, Mkdir = 3, Symlink = 4, WriteFile = 5, Bind = 6, Tmpfs = 7, Overlay = 8,
-    Devpts = 9, Proc = 10, Mask = 11, Hostname = 12, Loopback = 13, Pivot = 14, Sysfs = 15,
+    Root = 1,
+    RootTree = 2,
+    Mkdir = 3,
+    Symlink = 4,
+    WriteFile = 5,
+    Bind = 6,
+    Tmpfs = 7,
+    Overlay = 8,
+    Devpts = 9,
+    Proc = 10,
+    Mask = 11,
+    Hostname = 12,
+    Loopback = 13,
+    Pivot = 14,
+    Sysfs = 15,
 );
 
 wire_struct!(
     /// One line of uid_map or gid_map.
     IdMap { inside: u32, outside: u32, count: u32 });
 wire_struct!(
-    /// Who is who.
-    Identity {
-        uid_map: Vec<IdMap>,
-        gid_map: Vec<IdMap>,
-        map_writer: u8,
-        become_uid: u32,
-        become_gid: u32,
-        cell_uid: u32,
-        cell_gid: u32,
-        payload_uid: u32,
-        payload_gid: u32,
-        tag_gid: u32,
-        tag_count: u32,
-    });
+/// Who is who.
+Identity {
+    uid_map: Vec<IdMap>,
+    gid_map: Vec<IdMap>,
+    map_writer: u8,
+    become_uid: u32,
+    become_gid: u32,
+    cell_uid: u32,
+    cell_gid: u32,
+    payload_uid: u32,
+    payload_gid: u32,
+    tag_gid: u32,
+    tag_count: u32,
+});
 wire_struct!(
     /// A value for a file of a cgroup directory.
     CgroupWrite { file: String, value: String });
@@ -152,33 +198,33 @@ wire_struct!(
     /// A directory beneath which the cell does file operations.
     FileRoot { path: String, writable: bool });
 wire_struct!(
-    /// Limits that the cell measures itself.
-    Watch {
-        memory_bytes: u64,
-        cpu_millicores: u32,
-        cpu_window_ms: u32,
-        disk_paths: Vec<String>,
-        disk_bytes: u64,
-        disk_inodes: u64,
-    });
+/// Limits that the cell measures itself.
+Watch {
+    memory_bytes: u64,
+    cpu_millicores: u32,
+    cpu_window_ms: u32,
+    disk_paths: Vec<String>,
+    disk_bytes: u64,
+    disk_inodes: u64,
+});
 wire_struct!(
-    /// All that the launcher needs.
-    Launch {
-        version: u16,
-        sandbox_id: String,
-        namespaces: u64,
-        flags: u32,
-        identity: Identity,
-        cgroups: Vec<Cgroup>,
-        steps: Vec<Step>,
-        seccomp_main: Bytes,
-        seccomp_child: Bytes,
-        landlock: Vec<LandlockRule>,
-        rlimits: Vec<Rlimit>,
-        roots: Vec<FileRoot>,
-        watch: Watch,
-        pass_out: Vec<String>,
-    });
+/// All that the launcher needs.
+Launch {
+    version: u16,
+    sandbox_id: String,
+    namespaces: u64,
+    flags: u32,
+    identity: Identity,
+    cgroups: Vec<Cgroup>,
+    steps: Vec<Step>,
+    seccomp_main: Bytes,
+    seccomp_child: Bytes,
+    landlock: Vec<LandlockRule>,
+    rlimits: Vec<Rlimit>,
+    roots: Vec<FileRoot>,
+    watch: Watch,
+    pass_out: Vec<String>,
+});
 
 impl Launch {
     /// Decode exactly one LAUNCH body.
