@@ -109,7 +109,7 @@ impl Trees {
         if owner.0 == NONE {
             return Ok(None);
         }
-        let namespace = match self.namespaces.entry(owner) {
+        let namespace: &OwnedFd = match self.namespaces.entry(owner) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 entry.insert(user::mapped_namespace(identity, owner.0, owner.1)?)
