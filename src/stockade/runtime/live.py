@@ -122,13 +122,14 @@ class LiveSandbox:
 
     async def _launch(self, on_attempt: Callable[[Attempt], None]) -> None:
         begin = time.perf_counter()
-        launcher = start_launcher(cell_path())
+        launcher, left = start_launcher(cell_path(), self.plan.frame)
         self.timings["start the launcher"] = _ms(begin)
         dialogue = _Launch()
         try:
             self.channel = Channel(launcher.channel, self._channel_lost)
             self.channel.listen(dialogue)
-            self.channel.send_raw(self.plan.frame)
+            if left:
+                self.channel.send_raw(left)
             async with asyncio.timeout(LAUNCH_DEADLINE_S):
                 ready = await dialogue.ready
         except BaseException as error:

@@ -54,13 +54,17 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def start_launcher(program: Path) -> Launcher:
-    """Start the launcher of one sandbox; raises `OSError`."""
+def start_launcher(program: Path, plan: bytes) -> tuple[Launcher, bytes]:
+    """Start the launcher of one sandbox; return what of its plan the socket did not take yet. Raises `OSError`.
+
+    The plan is there before the launcher is: it does not wait for it while we set up our side.
+    """
     ours, theirs = socket.socketpair()
     owner = os.pidfd_open(os.getpid())
     _open_channels.add(ours)
     try:
         ours.setblocking(False)  # noqa: FBT003 - the standard library has no other form
+        left = plan[ours.send(plan) :]
         actions = [
             (os.POSIX_SPAWN_DUP2, theirs.fileno(), _CHANNEL_FD),
             (os.POSIX_SPAWN_DUP2, owner, _OWNER_FD),
@@ -75,7 +79,7 @@ def start_launcher(program: Path) -> Launcher:
     finally:
         theirs.close()
         os.close(owner)
-    return Launcher(pid, ours)
+    return Launcher(pid, ours), left
 
 
 def forget_channel(channel: socket.socket) -> None:

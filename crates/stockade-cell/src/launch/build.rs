@@ -1,7 +1,10 @@
 //! The steps inside the new namespaces: mounts, files, /proc, the host name, the new root.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use super::error::{AtStep, LaunchError, LaunchResult};
 use super::text::{c_number, c_string};
@@ -26,7 +29,9 @@ const IN_ROOT: u64 = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
 pub struct Builder<'a> {
     identity: &'a Identity,
     trees: Trees,
-    root: Option<OwnedFd>,
+    root: Option<Rc<OwnedFd>>,
+    /// Open directories by path, so that the twentieth file of etc does not walk there again.
+    parents: RefCell<HashMap<String, Rc<OwnedFd>>>,
     empty: Option<OwnedFd>,
 }
 
@@ -38,6 +43,7 @@ impl<'a> Builder<'a> {
             identity,
             trees,
             root: None,
+            parents: RefCell::default(),
             empty: None,
         }
     }
@@ -68,7 +74,10 @@ impl<'a> Builder<'a> {
 
     fn root(&self, step: &str) -> LaunchResult<BorrowedFd<'_>> {
         let missing = || LaunchError::check(step, "no root directory before this step");
-        self.root.as_ref().map(AsFd::as_fd).ok_or_else(missing)
+        self.root
+            .as_ref()
+            .map(|root| root.as_fd())
+            .ok_or_else(missing)
     }
 
     fn root_tmpfs(&mut self, step: &str, size: u64, inodes: u64) -> LaunchResult<()> {
@@ -80,7 +89,7 @@ impl<'a> Builder<'a> {
         let place = file::open_at(None, ROOT_PLACE, libc::O_PATH | libc::O_DIRECTORY, 0, 0)
             .at(step, "place of the new root")?;
         mount::attach(tree.as_fd(), place.as_fd()).at(step, "new root")?;
-        self.root = Some(tree);
+        self.root = Some(Rc::new(tree));
         Ok(())
     }
 
@@ -146,40 +155,43 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Make (where missing) and open the directory `path`.
+    /// Make (where missing) and open the directory `path`; the empty path is the root.
     fn directory(&self, step: &str, path: &str, mode: u32) -> LaunchResult<OwnedFd> {
+        const FLAGS: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
         let root = self.root(step)?;
-        let whole = c_string(step, path)?;
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
-        match file::open_at(Some(root), &whole, flags, 0, IN_ROOT) {
-            Err(error) if error.0 == libc::ENOENT => {}
-            other => return other.at(step, path),
+        if path.is_empty() {
+            return file::open_at(Some(root), c".", FLAGS, 0, IN_ROOT).at(step, "root");
         }
-        let mut at = file::open_at(Some(root), c".", flags, 0, IN_ROOT).at(step, path)?;
-        let mut walked = String::new();
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            let name = c_string(step, part)?;
-            walked = format!("{walked}/{part}");
-            let mode = if walked.trim_start_matches('/') == path {
-                mode
-            } else {
-                0o755
-            };
-            match file::make_directory(at.as_fd(), &name, mode) {
-                Err(error) if error.0 == libc::EEXIST => {}
-                other => other.at(step, &walked)?,
+        let (parent, name) = self.parent(step, path)?;
+        match file::make_directory(parent.as_fd(), &name, mode) {
+            Ok(()) => {
+                let at = Some(parent.as_fd());
+                file::open_at(at, &name, FLAGS | libc::O_NOFOLLOW, 0, 0).at(step, path)
             }
-            // Through the root, so that a link of the image on the way is followed inside it.
-            at = file::open_at(Some(root), &c_string(step, &walked)?, flags, 0, IN_ROOT)
-                .at(step, &walked)?;
+            // It may be a link of the image, which leads on from the root.
+            Err(error) if [libc::EEXIST, libc::EROFS].contains(&error.0) => {
+                file::open_at(Some(root), &c_string(step, path)?, FLAGS, 0, IN_ROOT).at(step, path)
+            }
+            Err(error) => Err(error).at(step, path),
         }
-        Ok(at)
     }
 
     /// The open parent directory of `path` (made where missing), and the last name.
-    fn parent(&self, step: &str, path: &str) -> LaunchResult<(OwnedFd, CString)> {
-        let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
-        Ok((self.directory(step, parent, 0o755)?, c_string(step, name)?))
+    fn parent(&self, step: &str, path: &str) -> LaunchResult<(Rc<OwnedFd>, CString)> {
+        let Some((parent, name)) = path.rsplit_once('/') else {
+            let missing = || LaunchError::check(step, "no root directory before this step");
+            let root = self.root.clone().ok_or_else(missing)?;
+            return Ok((root, c_string(step, path)?));
+        };
+        let name = c_string(step, name)?;
+        if let Some(open) = self.parents.borrow().get(parent) {
+            return Ok((Rc::clone(open), name));
+        }
+        let open = Rc::new(self.directory(step, parent, 0o755)?);
+        self.parents
+            .borrow_mut()
+            .insert(parent.to_owned(), Rc::clone(&open));
+        Ok((open, name))
     }
 
     fn symlink(&self, step: &Symlink) -> LaunchResult<()> {
@@ -204,25 +216,32 @@ impl<'a> Builder<'a> {
     }
 
     /// The mount point `path`, made to match the tree: a directory, or an empty file.
-    fn mount_point(&self, step: &str, path: &str, tree: BorrowedFd) -> LaunchResult<OwnedFd> {
-        if file::is_directory(tree).at(step, path)? {
+    fn mount_point(&self, step: &str, path: &str, is_directory: bool) -> LaunchResult<OwnedFd> {
+        if is_directory {
             return self.directory(step, path, 0o755);
-        }
-        let root = self.root(step)?;
-        let whole = c_string(step, path)?;
-        match file::open_at(Some(root), &whole, libc::O_PATH, 0, IN_ROOT) {
-            Err(error) if error.0 == libc::ENOENT => {}
-            other => return other.at(step, path),
         }
         let (parent, name) = self.parent(step, path)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        file::open_at(Some(parent.as_fd()), &name, flags, 0o444, 0).at(step, path)?;
-        file::open_at(Some(root), &whole, libc::O_PATH, 0, IN_ROOT).at(step, path)
+        match file::open_at(Some(parent.as_fd()), &name, flags, 0o444, 0) {
+            Err(error) if [libc::EEXIST, libc::EROFS].contains(&error.0) => {
+                let (root, whole) = (self.root(step)?, c_string(step, path)?);
+                file::open_at(Some(root), &whole, libc::O_PATH, 0, IN_ROOT).at(step, path)
+            }
+            made => made.at(step, path),
+        }
     }
 
     fn attach(&self, step: &str, tree: BorrowedFd, path: &str) -> LaunchResult<()> {
-        let target = self.mount_point(step, path, tree)?;
-        mount::attach(tree, target.as_fd()).at(step, path)
+        let is_directory = file::is_directory(tree).at(step, path)?;
+        let target = self.mount_point(step, path, is_directory)?;
+        mount::attach(tree, target.as_fd()).at(step, path)?;
+        if is_directory {
+            // What was open there lies under the mount now.
+            self.parents
+                .borrow_mut()
+                .retain(|open, _| !lies_in(open, path));
+        }
+        Ok(())
     }
 
     fn bind(&mut self, index: usize, bind: &Bind) -> LaunchResult<()> {
@@ -340,6 +359,11 @@ impl<'a> Builder<'a> {
         self.root = None;
         Ok(())
     }
+}
+
+fn lies_in(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn open_below(at: BorrowedFd, name: &CStr) -> crate::sys::SysResult<OwnedFd> {

@@ -44,6 +44,7 @@ pub struct Commands {
     next_tag: u32,
     spare: Option<Spare>,
     wants_spare: bool,
+    any_started: bool,
 }
 
 impl Commands {
@@ -56,7 +57,8 @@ impl Commands {
             reap_pending: false,
             next_tag: 0,
             spare: None,
-            wants_spare: true,
+            wants_spare: false,
+            any_started: false,
         }
     }
 
@@ -100,7 +102,9 @@ impl Commands {
             return Err(Refusal::rule(code::LIMIT, "commands"));
         }
         let tag = self.free_tag(confinement)?;
-        self.wants_spare = true;
+        // The first command may be the only one; a clone for nothing costs its end, too.
+        self.wants_spare = self.any_started;
+        self.any_started = true;
         let spare = self.take_spare(table);
         let spawned = spawn(request, tag, confinement, resolver, spare)?;
         let pid = spawned.pid;
