@@ -144,7 +144,7 @@ class Place:
         """
         run, state = self.directory / "run", self.directory / "state"
         locks = list((run / "slots").iterdir()) if (run / "slots").is_dir() else []
-        named = [f"{lock.name} names a sandbox" for lock in locks if lock.stat().st_size]
+        named = [f"{lock.name} names a sandbox" for lock in locks if lock.read_bytes().strip()]
         extra = [str(path) for path in run.iterdir() if path.name != "slots"]
         temporary = [str(path) for path in (self.directory / "tmp").iterdir()]
         known = _STATE if after_start else re.compile(f"{_STATE.pattern}|{_LOG}")
