@@ -216,7 +216,7 @@ def what_is_left() -> list[str]:
     """Return the processes that outlived the bound, and what a collection left of the rest."""
     alive = [] if wait_until(lambda: not _orphans()) else [f"process {pid}" for pid in _orphans()]
     run = Path(os.environ["STOCKADE_RUN_DIR"])
-    named = [json.loads(text) for lock in run.glob("slots/*") if (text := lock.read_text())]
+    named = [json.loads(text) for lock in run.glob("slots/*") if (text := lock.read_text().strip())]
     Slots(str(run)).collect()
     cgroups = [path for entry in named for path in entry["cgroups"] if os.path.exists(path)]
     return alive + cgroups + PLACE.left(after_start=False)
