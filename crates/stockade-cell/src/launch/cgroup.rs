@@ -19,23 +19,31 @@ pub struct Cgroups {
     pub cell: Option<OwnedFd>,
     /// cgroup2: commands are born here.
     pub work: Option<OwnedFd>,
-    /// v1: `tasks` of each hierarchy. The kernel checks a later write against who opened the file.
-    pub join: Vec<OwnedFd>,
 }
 
-/// Make and limit every directory of the plan. `owner` is the cell as the host sees it: it may move what it starts.
+/// Make and limit the cgroup2 directories: the cell is born in one. `owner` is the cell as the host sees it: it may
+/// move what it starts.
 pub fn make(plan: &[Cgroup], owner: Option<u32>) -> LaunchResult<Cgroups> {
     let mut made = Cgroups::default();
-    for cgroup in plan {
+    for cgroup in plan.iter().filter(|cgroup| cgroup.role != role::JOIN) {
         make_one(cgroup, owner)?;
         match cgroup.role {
             role::CELL => made.cell = Some(open_directory(&cgroup.path)?),
             role::WORK => made.work = Some(open_directory(&cgroup.path)?),
-            role::JOIN => made.join.push(open_tasks(&cgroup.path)?),
             _ => {}
         }
     }
     Ok(made)
+}
+
+/// Make and limit the v1 directories, which commands join: they are needed later, and made beside the cell's own work.
+pub fn make_joined(plan: &[Cgroup]) -> LaunchResult<Vec<OwnedFd>> {
+    let joined = plan.iter().filter(|cgroup| cgroup.role == role::JOIN);
+    let make = |cgroup: &Cgroup| {
+        make_one(cgroup, None)?;
+        open_tasks(&cgroup.path)
+    };
+    joined.map(make).collect()
 }
 
 /// Remove what `make` made, deepest first; errors are left to the host, which collects by the sandbox's lock file.

@@ -127,48 +127,63 @@ fn clone_cell(
     };
     phases.end("open host directories");
     user::become_base(&plan.identity)?;
-    let (go_read, go_write) = io::pipe(0).at("clone", "pipe")?;
+    let (link, cells_link) = io::stream_pair().at("clone", "socketpair")?;
     // Our sibling: when we exit, it is the host process's own child, which can wait for it.
     let flags = plan.namespaces & !NEWNET | u64::from(libc::CLONE_PARENT.unsigned_abs());
     let forked = ident::fork(flags, cgroups.cell_directory()).at("clone", "clone3")?;
     match forked {
         ident::Forked::Child => {
-            drop(go_write);
-            if !io::read(go_read.as_fd(), &mut [0]).is_ok_and(|count| count == 1) {
+            drop(link);
+            if !io::read(cells_link.as_fd(), &mut [0]).is_ok_and(|count| count == 1) {
                 ident::exit_now(1); // the launcher failed, and has told the host
             }
-            drop(go_read);
             phases.end("clone and map ids");
-            become_cell(channel, owner, plan, cgroups, trees, phases)
+            let inherited = Inherited {
+                owner,
+                cgroups,
+                trees,
+                launcher: cells_link,
+            };
+            become_cell(channel, plan, inherited, phases)
         }
         ident::Forked::Parent { pid, pidfd } => {
-            drop(go_read);
+            drop(cells_link);
             let spawned = FromCell::Spawned(Spawned { pid });
-            let ready = report::send(channel.as_fd(), &spawned, &[pidfd.as_fd()])
+            let done = report::send(channel.as_fd(), &spawned, &[pidfd.as_fd()])
                 .at("clone", "tell the host")
-                .and_then(|()| user::write_maps(pid, &plan.identity));
-            match ready {
-                Ok(()) => io::write_all(go_write.as_fd(), b"g").at("clone", "go"),
-                Err(error) => {
-                    // It waits for a byte that will not come; killed, so that its cgroup can be removed.
-                    let _ = ident::signal(pidfd.as_fd(), libc::SIGKILL);
-                    Err(error)
-                }
+                .and_then(|()| user::write_maps(pid, &plan.identity))
+                .and_then(|()| io::write_all(link.as_fd(), b"g").at("clone", "go"))
+                .and_then(|()| hand_over_joined(plan, &link));
+            if done.is_err() {
+                // It waits for what will not come; killed, so that its cgroup can be removed.
+                let _ = ident::signal(pidfd.as_fd(), libc::SIGKILL);
             }
+            done
         }
     }
 }
 
-/// Inside the namespaces: build, seal, report, serve.
-fn become_cell(
-    channel: &OwnedFd,
+/// Make the v1 cgroups while the cell builds its file system, and send them to it.
+fn hand_over_joined(plan: &Launch, link: &OwnedFd) -> LaunchResult<()> {
+    user::become_root(&plan.identity)?;
+    let joined = cgroup::make_joined(&plan.cgroups)?;
+    let fds: Vec<_> = joined.iter().map(AsFd::as_fd).collect();
+    io::send_with_fds(link.as_fd(), b"j", &fds).at("cgroups", "hand over")
+}
+
+/// What the cell has from the launcher.
+#[derive(Debug)]
+struct Inherited {
     owner: OwnedFd,
-    plan: &Launch,
     cgroups: Cgroups,
     trees: Trees,
-    phases: Phases,
-) -> ! {
-    let cell = build_and_seal(channel, owner, plan, cgroups, trees, phases);
+    /// Brings the v1 cgroups; its end is the launcher's.
+    launcher: OwnedFd,
+}
+
+/// Inside the namespaces: build, seal, report, serve.
+fn become_cell(channel: &OwnedFd, plan: &Launch, inherited: Inherited, phases: Phases) -> ! {
+    let cell = build_and_seal(channel, plan, inherited, phases);
     match cell {
         Ok(cell) => crate::serve::run(cell),
         Err(error) => {
@@ -180,36 +195,25 @@ fn become_cell(
 
 fn build_and_seal(
     channel: &OwnedFd,
-    owner: OwnedFd,
     plan: &Launch,
-    cgroups: Cgroups,
-    mut trees: Trees,
+    inherited: Inherited,
     mut phases: Phases,
 ) -> LaunchResult<Cell> {
     become_inside_root(plan)?;
-    let mut network = start_network(plan)?;
+    let network = start_network(plan)?;
     // The namespace's root is the cgroup that we are in, so it can't be a flag of the clone that put us there.
     ident::unshare(libc::CLONE_NEWCGROUP).at("cgroup namespace", "unshare")?;
+    let mut trees = inherited.trees;
     if plan.identity.become_uid == NONE {
         trees = Trees::open_all(&plan.steps, &plan.identity)?;
         phases.end("open host directories");
     }
-    let inner = plan.flags & LAUNCH_INNER_USER != 0;
-    let identity = user::builder(&plan.identity, inner);
-    let mut builder = Builder::new(&identity, trees);
-    for (index, step) in plan.steps.iter().enumerate() {
-        // sysfs shows the network namespace that it was mounted in.
-        if matches!(step, Step::Sysfs(_)) {
-            network.take().map_or(Ok(()), NewNetwork::join)?;
-        }
-        builder.apply(index, step)?;
-    }
-    drop(builder);
-    network.map_or(Ok(()), NewNetwork::join)?;
-    if inner {
-        user::enter_inner(&plan.identity)?;
-    }
+    build_root(plan, trees, network)?;
     phases.end("build the root file system");
+    let joined = io::receive_with_fds(inherited.launcher.as_fd(), &mut [0], io::MAX_FDS);
+    let (1, join_cgroups) = joined.at("cgroups", "receive")? else {
+        ident::exit_now(1) // the launcher failed, and has told the host
+    };
     let landlock = seal::landlock(plan)?;
     let passed = open_passed(plan)?;
     let listener = seal::drop_rights(plan)?;
@@ -227,16 +231,35 @@ fn build_and_seal(
         .map_err(|_| LaunchError::check("seal", "dup"))?;
     Ok(Cell {
         channel: duplicate,
-        owner,
+        owner: inherited.owner,
         identity: plan.identity.clone(),
-        work_cgroup: cgroups.work,
-        join_cgroups: cgroups.join,
+        work_cgroup: inherited.cgroups.work,
+        join_cgroups,
         landlock,
         seccomp_child: plan.seccomp_child.0.clone(),
         rlimits: plan.rlimits.clone(),
         roots: plan.roots.clone(),
         watch: plan.watch.clone(),
     })
+}
+
+fn build_root(plan: &Launch, trees: Trees, mut network: Option<NewNetwork>) -> LaunchResult<()> {
+    let inner = plan.flags & LAUNCH_INNER_USER != 0;
+    let identity = user::builder(&plan.identity, inner);
+    let mut builder = Builder::new(&identity, trees);
+    for (index, step) in plan.steps.iter().enumerate() {
+        // sysfs shows the network namespace that it was mounted in.
+        if matches!(step, Step::Sysfs(_)) {
+            network.take().map_or(Ok(()), NewNetwork::join)?;
+        }
+        builder.apply(index, step)?;
+    }
+    drop(builder);
+    network.map_or(Ok(()), NewNetwork::join)?;
+    if inner {
+        user::enter_inner(&plan.identity)?;
+    }
+    Ok(())
 }
 
 fn start_network(plan: &Launch) -> LaunchResult<Option<NewNetwork>> {
