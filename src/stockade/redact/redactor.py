@@ -22,6 +22,10 @@ MAX_DEPTH = 64
 #: What stands in the place of what is deeper.
 TOO_DEEP = "[TRUNCATED: too deep]"
 
+#: Texts up to this length are remembered as clean, and so many of them: 0.5 MB.
+_SHORT = 64
+_MOST_CLEAN = 4096
+
 T = TypeVar("T")
 
 
@@ -54,7 +58,7 @@ class Redactor:
     placeholder gives it a word boundary, so that a token there is found only the second time.
     """
 
-    __slots__ = ("_engine",)
+    __slots__ = ("_clean", "_engine")
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Redactor:
             chosen = [
                 rule if rule.id != "host-path" else _host_rule(rule, host_roots) for rule in chosen
             ]
+        self._clean: set[str] = set()
         self._engine = Engine([*value_rules(extra_values), *chosen, *rules])
 
     @property
@@ -90,14 +95,24 @@ class Redactor:
 
     def text(self, text: str) -> Redacted[str]:
         """Redact a text; lone surrogates and NUL are kept."""
+        if text in self._clean:
+            return Redacted(text, ())
         data = text.encode("utf-8", "surrogatepass")
         spans = merge(self._engine.scan(data))
         if not spans:
+            self._remember(text)
             return Redacted(text, ())
         redacted = _replace(data, spans).decode("utf-8", "surrogatepass")
         if len(data) != len(text):
             spans = _in_characters(data, spans)
         return Redacted(redacted, tuple(Hit(s.rule_id, s.start, s.end) for s in spans))
+
+    def _remember(self, text: str) -> None:
+        """Keep a short text that has nothing to hide: names of fields and fixed words come in every record."""
+        if len(text) <= _SHORT:
+            if len(self._clean) >= _MOST_CLEAN:
+                self._clean.clear()
+            self._clean.add(text)
 
     def value(self, value: object) -> Redacted[Any]:
         """Redact a JSON-like value; a new one is returned, of lists, tuples and dicts.
