@@ -56,6 +56,11 @@ def after_quiet(one: Round) -> Round:
     return waited
 
 
+def in_a_row(one: Round, count: int) -> Round:
+    """Return a round that is `count` of `one`'s."""
+    return lambda: [value for _ in range(count) for value in one()]
+
+
 def interleave(
     contenders: Mapping[str, Round], rounds: int, warmups: int = 3
 ) -> dict[str, Summary]:
