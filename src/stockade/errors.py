@@ -13,8 +13,6 @@
     ├── StateError                            the sandbox is in the wrong state for this
     ├── CommandTimeout (TimeoutError)         a command ran longer than its limit
     ├── OutputLimitExceeded                   a command wrote more than its limit
-    ├── LimitReached                          the sandbox does as much at once as it may
-    ├── OperationEnded                        what was to be changed has ended already
     ├── Denied (PermissionError)              a rule, or the lack of one, refused it
     ├── CommandNotFound (FileNotFoundError)   no such program in the sandbox
     ├── InvalidCwd (NotADirectoryError)       the working directory cannot be entered
@@ -38,7 +36,6 @@ from __future__ import annotations
 import dataclasses
 import errno as errno_names
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -277,36 +274,6 @@ class OutputLimitExceeded(StockadeError):
 
 
 @dataclass(eq=False, repr=False)
-class LimitReached(StockadeError):
-    """The sandbox already does as much at once as it may: ``what`` names the limit."""
-
-    code: ClassVar[str] = "limit_reached"
-    fault: ClassVar[Fault] = "caller"
-    sandbox_usable: ClassVar[bool | None] = True
-    advice: ClassVar[str] = (
-        "End a running command, transfer or watch of this sandbox and try again."
-    )
-    what: str
-
-    def _text(self) -> str:
-        return f"a limit of the sandbox is reached: {self.what}"
-
-
-@dataclass(eq=False, repr=False)
-class OperationEnded(StockadeError):
-    """The command or transfer that a request meant has ended; often it was only faster."""
-
-    code: ClassVar[str] = "operation_ended"
-    fault: ClassVar[Fault] = "caller"
-    sandbox_usable: ClassVar[bool | None] = True
-    advice: ClassVar[str] = "Take its result; nothing needs to be done."
-    detail: str = ""
-
-    def _text(self) -> str:
-        return f"the operation has ended{_cause(0, self.detail)}"
-
-
-@dataclass(eq=False, repr=False)
 class Denied(StockadeError, PermissionError):
     """``layer`` refused ``target`` by ``rule`` (``rule_missing`` where nothing allowed it)."""
 
@@ -495,42 +462,6 @@ _FILE_ERRORS: dict[int, type[SandboxFileError]] = {
 def file_error(path: str, errno: int, detail: str = "") -> SandboxFileError:
     """Return the error of the file tree that ``errno`` stands for."""
     return _FILE_ERRORS.get(errno, SandboxFileError)(path, errno, detail)
-
-
-def from_wire(code: int, errno: int, detail: str, subject: str = "") -> StockadeError:
-    """Return the error for an ERROR frame; the numbers are `stockade.wire.frames.ERROR_*`.
-
-    ``subject`` is what the host asked about: the path, program or directory. An unknown code is a
-    ``ProtocolError``.
-    """
-    build = _WIRE_ERRORS.get(code)
-    if build is None:
-        return ProtocolError(f"unknown error code {code}")
-    return build(errno, detail, subject)
-
-
-def _not_permitted(why: str) -> Callable[[int, str, str], StockadeError]:
-    return lambda errno, detail, path: NotPermitted(path, errno or errno_names.EPERM, detail or why)
-
-
-def _exec_error(errno: int, detail: str, argv0: str) -> StockadeError:
-    if errno == errno_names.ENOENT:
-        return CommandNotFound(argv0)
-    return StartError("execve", errno, detail or argv0)
-
-
-_WIRE_ERRORS: dict[int, Callable[[int, str, str], StockadeError]] = {
-    1: lambda errno, detail, path: file_error(path, errno, detail),
-    2: _not_permitted("outside the directories that file operations may use"),
-    3: lambda errno, detail, path: file_error(path, errno, detail or "not a regular file"),
-    4: _not_permitted("the file has another name (hard link), which may lie elsewhere"),
-    5: lambda errno, detail, _: StartError(detail, errno),
-    6: _exec_error,
-    7: lambda errno, _, cwd: InvalidCwd(cwd, errno or errno_names.ENOTDIR),
-    8: lambda _, detail, subject: Denied("cell", detail or "refused", subject),
-    9: lambda _, detail, subject: LimitReached(detail or subject),
-    10: lambda _, detail, __: OperationEnded(detail),
-}
 
 
 def _cause(errno: int, detail: str) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from stockade import errors
-from stockade.errors import PolicyProblem, SandboxFileError, StockadeError, file_error, from_wire
-from stockade.wire import frames
+from stockade.errors import PolicyProblem, SandboxFileError, StockadeError, file_error
 
 PROBLEM = PolicyProblem("limits.memory", "must be above 0", 3, 5)
 SAMPLES: list[StockadeError] = [
@@ -27,8 +26,6 @@ SAMPLES: list[StockadeError] = [
     errors.StateError("sb-1", "frozen", "run a command"),
     errors.CommandTimeout(("sleep", "9"), 1001, 1000, "out", "err", 15),
     errors.OutputLimitExceeded("stdout", 1024),
-    errors.LimitReached("64 commands"),
-    errors.OperationEnded("wait"),
     errors.Denied("gateway", "rule_missing", "/etc/shadow", "Allow fs:read:/etc/shadow."),
     errors.CommandNotFound("nope"),
     errors.InvalidCwd("/proc/self/fd/3", errno.EACCES),
@@ -145,33 +142,3 @@ def test_launch_error_names_step_and_errno() -> None:
     """A failed launch says which step failed, with the errno's name."""
     error = errors.LaunchError("mount /proc", errno.EPERM)
     assert str(error) == "launch step 'mount /proc' failed: EPERM (Operation not permitted)"
-
-
-@pytest.mark.parametrize(
-    ("code", "number", "kind"),
-    [
-        (frames.ERROR_FILE, errno.ENOENT, errors.FileNotFound),
-        (frames.ERROR_FILE, errno.EIO, SandboxFileError),
-        (frames.ERROR_OUTSIDE, errno.EXDEV, errors.NotPermitted),
-        (frames.ERROR_NOT_REGULAR, errno.EISDIR, errors.IsDirectory),
-        (frames.ERROR_NOT_REGULAR, 0, SandboxFileError),
-        (frames.ERROR_HARD_LINK, 0, errors.NotPermitted),
-        (frames.ERROR_START, errno.EAGAIN, errors.StartError),
-        (frames.ERROR_EXEC, errno.ENOENT, errors.CommandNotFound),
-        (frames.ERROR_EXEC, errno.EACCES, errors.StartError),
-        (frames.ERROR_CWD, errno.ENOENT, errors.InvalidCwd),
-        (frames.ERROR_REFUSED, 0, errors.Denied),
-        (frames.ERROR_LIMIT, 0, errors.LimitReached),
-        (frames.ERROR_GONE, 0, errors.OperationEnded),
-        (999, 0, errors.ProtocolError),
-    ],
-)
-def test_wire_code_picks_the_class(code: int, number: int, kind: type[StockadeError]) -> None:
-    """An ERROR frame becomes the class of its code; an unknown code is a protocol error."""
-    assert type(from_wire(code, number, "", "/workspace/a")) is kind
-
-
-def test_wire_table_is_complete() -> None:
-    """Each code that the wire defines is in the table, and nothing else."""
-    defined = {value for name, value in vars(frames).items() if name.startswith("ERROR_")}
-    assert set(errors._WIRE_ERRORS) == defined
