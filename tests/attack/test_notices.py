@@ -194,7 +194,7 @@ print("OK" if result >= 0 else errno.errorcode[ctypes.get_errno()])
         ("seccomp", 1, "seccomp"),
         ("seccomp", 8, "seccomp"),
         ("seccomp", 4, ""),
-        ("seccomp", 2, ""),
+        ("seccomp", 2, "seccomp"),
         ("prctl", 0, "prctl"),
     ],
 )

@@ -198,7 +198,7 @@ def test_socketpair_is_unix_only(arch: str, family: int, expected: int) -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ((1, 2), cbpf.ALLOW),
+        ((1, 2), cbpf.NOTIFY),
         ((1, 4), cbpf.ALLOW),
         ((1, 0), cbpf.NOTIFY),
         ((1, 8), cbpf.NOTIFY),
@@ -214,7 +214,7 @@ def test_filter_of_a_payload_is_notified(arch: str, args: tuple[int, int], expec
 
 
 @both
-@pytest.mark.parametrize("flags", [2, 4, HIGH | 4])
+@pytest.mark.parametrize("flags", [4, HIGH | 4])
 def test_command_cannot_use_the_cells_way_to_install_a_filter(arch: str, flags: int) -> None:
     """The command's own filter closes it."""
     assert (_child(arch, "seccomp", 1, flags), _child(arch, "seccomp", 1, 0)) == (EPERM, cbpf.ALLOW)
