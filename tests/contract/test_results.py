@@ -149,3 +149,23 @@ def test_a_result_says_what_the_command_used(sandbox: Sandbox) -> None:
     assert result.duration_ms >= result.cpu_ms * 0.5
     assert result.cpu_ms >= 100
     assert 64 << 10 <= result.max_rss_kib <= 128 << 10
+
+
+_FORKS = """
+import os, time
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60)
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.not_applicable_if(
+    os.geteuid() != 0, reason="only a pids controller counts the forks that it refuses"
+)
+def test_a_fork_that_the_limit_refused_is_named(make_sandbox: MakeSandbox) -> None:
+    """C53: the result says which limit was met, whatever the program made of it."""
+    result = make_sandbox().commands.run(["/usr/bin/python3", "-c", _FORKS])
+    assert (result.limits_hit, result.exit_code, result.killed_by) == (("processes",), 0, None)

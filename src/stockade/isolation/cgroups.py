@@ -180,7 +180,7 @@ def _grades(on_v2: frozenset[str], on_v1: set[str]) -> tuple[LimitGrade, ...]:
     )
 
 
-_CPU_WATCHED = "the cell measures CPU time and ends what uses more"
+_CPU_WATCHED = "the cell measures CPU time, and stops for a while what uses more"
 _MEMORY_WATCHED = LimitGrade(
     "memory",
     "watched",

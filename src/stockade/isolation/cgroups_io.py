@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from stockade.errors import LaunchError
 from stockade.isolation.cgroups import DIRECTORY, base_directories
@@ -28,8 +29,15 @@ _V1_ROUNDS = 8
 
 _OURS = re.compile(rf"/(?:[^/]+/)*{DIRECTORY}/[a-z0-9][a-z0-9-]{{0,62}}(?:/cell|/work)?", re.ASCII)
 
-#: v2's memory.events and v1's memory.oom_control both have a line "oom_kill N".
-_OOM_FILES = {CGROUP_WORK: "memory.events", CGROUP_JOIN: "memory.oom_control"}
+#: `memory`: processes that the kernel killed for memory. `pids`: forks that it refused.
+LimitEvent: TypeAlias = Literal["memory", "pids"]
+_EVENT_KEYS: dict[LimitEvent, bytes] = {"memory": b"oom_kill ", "pids": b"max "}
+_EVENT_FILES: dict[tuple[LimitEvent, int], str] = {
+    ("memory", CGROUP_WORK): "memory.events",
+    ("memory", CGROUP_JOIN): "memory.oom_control",
+    ("pids", CGROUP_WORK): "pids.events",
+    ("pids", CGROUP_JOIN): "pids.events",
+}
 
 _prepared: set[str] = set()
 
@@ -169,28 +177,28 @@ def _populated(path: str) -> bool:
     return _field(f"{path}/cgroup.events", "populated") == 1
 
 
-class OomCounter:
-    """Counts a sandbox's processes that the kernel killed for memory, from one open file: a read takes 4 us."""
+class EventCounter:
+    """Counts what the kernel did to a sandbox at a limit, from one open file: a read takes 4 us."""
 
-    def __init__(self, cgroups: Sequence[Cgroup]) -> None:
-        """Open the memory controller's file; without one the count stays 0."""
+    def __init__(self, cgroups: Sequence[Cgroup], event: LimitEvent) -> None:
+        """Open the controller's file; without one the count stays 0."""
         self._descriptor = -1
+        self._key = _EVENT_KEYS[event]
         for cgroup in cgroups:
-            if any(write.file.startswith("memory.") for write in cgroup.writes):
-                file = _OOM_FILES.get(cgroup.role)
-                if file:
-                    self._descriptor = os.open(f"{cgroup.path}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-                    return
+            file = _EVENT_FILES.get((event, cgroup.role))
+            if file and any(write.file.startswith(f"{event}.") for write in cgroup.writes):
+                self._descriptor = os.open(f"{cgroup.path}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+                return
 
     def read(self) -> int:
-        """Return the kills so far."""
+        """Return the count so far."""
         if self._descriptor < 0:
             return 0
         try:
             text = os.pread(self._descriptor, 4096, 0)
         except OSError:  # ENODEV: the cgroup was removed
             return 0
-        _, _, rest = text.partition(b"oom_kill ")
+        _, _, rest = text.partition(self._key)
         number = rest.partition(b"\n")[0]
         return int(number) if number.isdigit() else 0
 

@@ -7,7 +7,7 @@ and its cgroups.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stockade.errors import HostUnsupported
 from stockade.isolation import filesystem, images
@@ -68,6 +68,9 @@ MSGQUEUE_BYTES = 819_200
 MEMLOCK_BYTES = 8 << 20
 #: Tasks of the cell that count with the payload's where both have one id.
 SINGLE_ID_TASKS = 4
+
+#: Where a pids controller holds the limit, the rlimit stands behind it: only the controller counts what it refuses.
+COUNTED_TASKS = 8
 
 #: Over this time the CPU watch takes its average: a command of the slow tier (R25, 60 s) may use a whole core.
 CPU_WATCH_MS = 60_000
@@ -139,7 +142,7 @@ class ContainerWall:
             seccomp_main=program.main,
             seccomp_child=program.child_single if single else program.child,
             landlock=filesystem.landlock_rules(policy) if policy.isolation.landlock else (),
-            rlimits=rlimits(policy, host),
+            rlimits=rlimits(policy, host, self.grades),
             roots=filesystem.file_roots(policy),
             watch=_watch(policy, self.grades),
             pass_out=("/", *writable, "/dev/shm"),
@@ -258,13 +261,15 @@ def sysctls(policy: Policy, host: Host) -> tuple[str, ...]:
     return (f"user/max_user_namespaces={nested}", *_USER_SYSCTLS, *_IPC_SYSCTLS, *shared)
 
 
-def rlimits(policy: Policy, host: Host) -> tuple[Rlimit, ...]:
+def rlimits(policy: Policy, host: Host, grades: Sequence[LimitGrade] = ()) -> tuple[Rlimit, ...]:
     """Return each command's rlimits, never above this process's own hard ones.
 
     RLIMIT_CORE is 1, not 0: a piped core_pattern ignores 0 (kernel-facts 10).
     """
     limits = policy.limits
     extra_tasks = SINGLE_ID_TASKS if is_single(host) else 0
+    if any(entry.limit == "processes" and entry.by.startswith("cgroup") for entry in grades):
+        extra_tasks += COUNTED_TASKS
     wanted = {
         "core": 1,
         "nofile": limits.open_files,

@@ -82,6 +82,14 @@ class Residue:
         return bool(self.cgroups or self.processes)
 
 
+@dataclass(frozen=True, slots=True)
+class LimitEvents:
+    """Counts since the launch: processes killed for memory, forks refused at the limit of processes."""
+
+    memory_kills: int
+    refused_forks: int
+
+
 class LiveSandbox:
     """A sandbox whose wall stands. Made by `launch`."""
 
@@ -97,7 +105,8 @@ class LiveSandbox:
         self._notices: Notices | None = None
         self._destroying: asyncio.Task[Residue] | None = None
         self._end: StockadeError | None = None
-        self._oom = cgroups_io.OomCounter(())
+        self._kills = cgroups_io.EventCounter((), "memory")
+        self._forks = cgroups_io.EventCounter((), "pids")
         #: set when the sandbox has ended, for whatever reason
         self.ended = asyncio.Event()
         self.channel: Channel
@@ -179,7 +188,8 @@ class LiveSandbox:
         self.protections = ready.protections
         for step in ready.timings:
             self.timings[step.name] = self.timings.get(step.name, 0.0) + step.microseconds / 1000
-        self._oom = cgroups_io.OomCounter(self.plan.launch.cgroups)
+        self._kills = cgroups_io.EventCounter(self.plan.launch.cgroups, "memory")
+        self._forks = cgroups_io.EventCounter(self.plan.launch.cgroups, "pids")
         self._loop.add_reader(self._pidfd, self._cell_ended)
 
     @property
@@ -201,9 +211,9 @@ class LiveSandbox:
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("an AsyncSandbox belongs to the event loop that created it")
 
-    def oom_kills(self) -> int:
-        """Kills by the memory controller so far; 0 where there is none."""
-        return self._oom.read()
+    def limit_events(self) -> LimitEvents:
+        """Return what the kernel did at the limits so far; 0 where no controller counts it."""
+        return LimitEvents(self._kills.read(), self._forks.read())
 
     def _channel_lost(self, error: StockadeError | None) -> None:
         self._channel_error = error
@@ -227,7 +237,7 @@ class LiveSandbox:
 
     async def _destroy(self) -> Residue:
         cgroups = self.plan.launch.cgroups
-        oom_kills = self._oom.read() if not self._asked else 0
+        oom_kills = self._kills.read() if not self._asked else 0
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             # The end of PID 1 is the end of its whole namespace, frozen or not; `remove` below kills what is left.
@@ -295,7 +305,8 @@ class LiveSandbox:
             self._pidfd = -1
 
     def _close_mounts(self) -> None:
-        self._oom.close()
+        self._kills.close()
+        self._forks.close()
         mounts, self.mounts = self.mounts, {}
         for descriptor in mounts.values():
             os.close(descriptor)

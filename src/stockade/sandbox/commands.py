@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from stockade.audit import Result, new_record_id, operations
 from stockade.runtime.command import Command, CommandSpec, Outcome
+from stockade.runtime.live import LimitEvents
 from stockade.sandbox.arguments import (
     Input,
     argv_of,
@@ -73,7 +74,7 @@ class CommandHandle:
         """Made by `commands.run(..., background=True)`."""
         self._owner = owner
         self._command = command
-        self._oom_before = owner.live.oom_kills()
+        self._before = owner.live.limit_events()
         #: the words that were run
         self.argv = argv
 
@@ -93,7 +94,7 @@ class CommandHandle:
 
     async def wait(self) -> CommandResult:
         """Wait for the end; raises `SandboxDied` when the sandbox ended first."""
-        return result_of(self._owner, await self._command.wait(), self._oom_before)
+        return result_of(self._owner, await self._command.wait(), self._before)
 
     async def kill(self, signal: int = signals.SIGKILL) -> None:
         """Send a signal to the command and all that it started."""
@@ -208,12 +209,12 @@ class AsyncCommands:
     async def _run(self, spec: CommandSpec, stdin: Input) -> CommandResult:
         live = self._owner.live
         live.check()
-        oom_before = live.oom_kills()
+        before = live.limit_events()
         command = Command(live.channel, spec)
         try:
             command.send_start()
             await _feed(command, stdin)
-            return result_of(self._owner, await command.wait(), oom_before)
+            return result_of(self._owner, await command.wait(), before)
         except BaseException:
             command.cancel()
             raise
@@ -289,19 +290,22 @@ class _Decoded:
             self._callback(text)
 
 
-def result_of(owner: AsyncSandbox, outcome: Outcome, oom_before: int) -> CommandResult:
+def result_of(owner: AsyncSandbox, outcome: Outcome, before: LimitEvents) -> CommandResult:
     """Turn what the cell and the kernel said into one result."""
     exited = outcome.exited
     killed_by = _REASONS.get(exited.reason)
     code = exited.code if not exited.signal else 128 + exited.signal
     limits: list[Limit] = []
-    if owner.live.oom_kills() > oom_before:
+    now = owner.live.limit_events()
+    if now.memory_kills > before.memory_kills:
         limits.append("memory")
         # The counter says that the controller killed; 137 alone would not.
         if killed_by is None and code != 0:
             killed_by = "memory"
     elif killed_by == "memory":
         limits.append("memory")
+    if now.refused_forks > before.refused_forks:
+        limits.append("processes")
     if code != 0:
         limits += owner.limits_met()
     return CommandResult(

@@ -116,7 +116,7 @@ def test_usage_counts_the_commands(cgroups: tuple[Cgroup, ...]) -> None:
 
 def test_oom_kill_is_counted(cgroups: tuple[Cgroup, ...]) -> None:
     """What the kernel killed for memory is known afterwards."""
-    counter = cgroups_io.OomCounter(cgroups)
+    counter = cgroups_io.EventCounter(cgroups, "memory")
     memory = next(
         cgroup.path for cgroup in cgroups if any(write.file.startswith("memory.") for write in cgroup.writes)
         and cgroup.role in (CGROUP_WORK, CGROUP_JOIN)

@@ -171,7 +171,7 @@ def test_core_limit_is_one(tmp_path: Path) -> None:
         limit.resource: (limit.soft, limit.hard)
         for limit in _launch(recorded_host("root-v2", tmp_path)).rlimits
     }
-    assert (limits[4], limits[6], limits[7]) == ((1, 1), (64, 64), (1024, 1024))
+    assert (limits[4], limits[6], limits[7]) == ((1, 1), (72, 72), (1024, 1024))
 
 
 def test_rlimits_stay_within_our_own(tmp_path: Path) -> None:

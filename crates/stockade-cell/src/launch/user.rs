@@ -182,9 +182,21 @@ pub fn enter_inner(identity: &Identity) -> LaunchResult<()> {
         (c"self/uid_map", identity.payload_uid),
         (c"self/gid_map", identity.payload_gid),
     ] {
+        let line = format!("{inside} 0 1\n");
         let map =
             file::open_at(Some(proc.as_fd()), file, libc::O_WRONLY, 0, 0).at(STEP, "open map")?;
-        io::write_all(map.as_fd(), format!("{inside} 0 1\n").as_bytes()).at(STEP, "write map")?;
+        io::write_all(map.as_fd(), line.as_bytes()).at(STEP, "write map")?;
+        let map =
+            file::open_at(Some(proc.as_fd()), file, libc::O_RDONLY, 0, 0).at(STEP, "open map")?;
+        let mut buffer = [0; 128];
+        let count = io::read(map.as_fd(), &mut buffer).at(STEP, "read map")?;
+        let found = String::from_utf8_lossy(buffer.get(..count).unwrap_or_default());
+        if !found.split_whitespace().eq(line.split_whitespace()) {
+            return Err(LaunchError::check(
+                STEP,
+                format!("{file:?} reads back as {found:?}"),
+            ));
+        }
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ pub struct Confinement {
     pub identity: Identity,
     /// cgroup2 directory to be born in.
     pub work_cgroup: Option<OwnedFd>,
-    /// `cgroup.procs` of v1 hierarchies to join.
+    /// `tasks` of v1 hierarchies to join.
     pub join_cgroups: Vec<OwnedFd>,
     /// Landlock ruleset.
     pub landlock: Option<OwnedFd>,
