@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Sequence
 
 from stockade.audit._fork import fork_guard, released_at_fork
@@ -188,8 +189,17 @@ def _connect(path: str) -> sqlite3.Connection:
 
 
 def _create_private(path: str) -> None:
-    """Create the file with mode 0600; SQLite gives its -wal and -shm files the same."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    """Create the file with mode 0600; SQLite gives its -wal and -shm files the same.
+
+    One that exists is not opened: closing any descriptor of it drops the locks that this process holds through
+    another store, and the next process to close takes the write-ahead log away (sqlite.org/howtocorrupt.html, 2.2).
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        os.close(os.open(path, flags, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise AuditError("open", f"{path!r} is not a regular file") from None
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,3 +224,30 @@ def test_record_ids_sort_by_order() -> None:
     ids = [new_record_id() for _ in range(2000)]
     assert ids == sorted(set(ids))
     assert {len(record_id) for record_id in ids} == {32}
+
+
+_OPEN_AND_CLOSE = """
+import sys
+from stockade.audit import Query, SqliteStore
+store = SqliteStore(sys.argv[1])
+store.query(Query())
+store.close()
+"""
+
+
+def test_a_second_store_of_the_process_keeps_the_firsts_locks(path: str, store: AuditStore) -> None:
+    """Another process that comes and goes does not take the write-ahead log from a store that is open.
+
+    POSIX locks are the process's: closing one more descriptor of the file would drop them.
+    """
+    store.append([make_record(0)])
+    second = SqliteStore(path)
+    second.query(Query())
+    for number in range(1, 4):
+        done = subprocess.run([sys.executable, "-c", _OPEN_AND_CLOSE, path], check=True, timeout=15)
+        assert done.returncode == 0
+        store.append([make_record(number)])
+    second.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert len(stored(store)) == 4
