@@ -14,6 +14,8 @@ import pytest
 
 from stockade import AsyncSandbox, Sandbox
 from stockade.errors import StateError
+from stockade.isolation.slots import collect
+from stockade.runtime import live
 from tests.e2e.orphans import ROOT, Owner, Place, subreaper
 from tests.e2e.residue import assert_gone, traces_of, wait_until
 
@@ -179,3 +181,26 @@ def test_an_interrupt_ends_the_command_and_the_program(place: Place) -> None:
     assert (process.returncode, stdout, stderr) == (0, "interrupted usable\n", "")
     owner.assert_alone()
     assert place.left() == []
+
+
+@pytest.mark.root
+def test_what_a_kill_could_not_remove_keeps_its_ids_until_it_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of something that may still run are nobody else's, and the next start removes it (kernel-facts 21)."""
+    run_dir = str(tmp_path / "run")
+    monkeypatch.setenv("STOCKADE_RUN_DIR", run_dir)
+    monkeypatch.setattr(live, "DESTROY_DEADLINE_S", 0.2)
+    made = Sandbox.create(QUIET, state_dir=str(tmp_path))
+    plan = made._sandbox.live.plan.launch
+    stuck = Path(plan.cgroups[0].path) / "stuck"
+    stuck.mkdir()
+    try:
+        made.kill()
+        assert stuck.is_dir()
+        with Sandbox.create(QUIET, state_dir=str(tmp_path)) as other:
+            assert other._sandbox.live.plan.launch.identity.uid_map != plan.identity.uid_map
+    finally:
+        stuck.rmdir()
+    assert made.sandbox_id in {found.sandbox_id for found in collect(run_dir)}
+    assert not stuck.parent.exists()

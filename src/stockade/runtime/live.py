@@ -75,11 +75,10 @@ class Residue:
     """What was still there after a destroy; empty when all is gone."""
 
     cgroups: tuple[str, ...] = ()
-    processes: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         """Return True when anything is left."""
-        return bool(self.cgroups or self.processes)
+        return bool(self.cgroups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +256,11 @@ class LiveSandbox:
         self._end = reason_of(seen)
         self._close_all()
         left = await cgroups_io.remove(cgroups, DESTROY_DEADLINE_S)
-        self._slot.release()
+        if left:
+            # Its ids are not given to another sandbox while something of it may run; the next start collects it.
+            self._slot.abandon()
+        else:
+            self._slot.release()
         self.ended.set()
         return Residue(cgroups=left)
 

@@ -230,8 +230,8 @@ class AsyncSandbox:
         self.door.record(operation, self.sandbox_id, {}, result, 0, detail)
 
     def _record_residue(self, residue: Residue) -> None:
-        left = [*residue.cgroups, *map(str, residue.processes)]
-        self.door.record(operations.RESIDUE, self.sandbox_id, {}, "error", 0, {"left": left})
+        detail = {"left": list(residue.cgroups)}
+        self.door.record(operations.RESIDUE, self.sandbox_id, {}, "error", 0, detail)
 
     def _refused(self, refusal: Refusal) -> None:
         args = [hex(argument) for argument in refusal.args]
