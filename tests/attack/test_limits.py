@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from stockade.errors import NoSpace, StockadeError
+from stockade.isolation import container
 from stockade.isolation.container import COUNTED_TASKS, SINGLE_ID_TASKS
 from tests.applicability import not_applicable
 from tests.attack.conftest import MakeInside
@@ -152,6 +153,22 @@ def test_fifty_overruns_leave_nothing(make_inside: MakeInside) -> None:
     with ThreadPoolExecutor(50) as pool:
         assert all(pool.map(overrun, range(50)))
     assert descendants(inside.sandbox) == []
+
+
+@pytest.mark.rootless
+@pytest.mark.slow
+def test_a_stop_for_cpu_time_stops_no_later_command(
+    make_inside: MakeInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watched limit stops all at once, the process made ahead too: the command that gets it must not stand still."""
+    monkeypatch.setattr(container, "CPU_WATCH_MS", 500)
+    inside = make_inside(limits={"cpu": 0.19})
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    inside.sandbox.commands.run(["/bin/true"], timeout=5)
+    busy = inside.sandbox.commands.run(["/usr/bin/python3", "-c", burn], timeout=8)
+    after = inside.sandbox.commands.run(["/bin/true"], timeout=3)
+    assert (busy.killed_by, after.killed_by) == (None, None)
+    assert busy.duration_ms > 900
 
 
 # ---- C53: output ----------------------------------------------------------------------------------------

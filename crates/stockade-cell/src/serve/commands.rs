@@ -142,6 +142,14 @@ impl Commands {
         }
     }
 
+    /// Let the waiting process go on after everybody was stopped.
+    pub fn wake_spare(&self) {
+        if let Some(spare) = &self.spare {
+            // ESRCH can't be: it is our child and was not reaped.
+            let _ = process::kill(spare.pid, libc::SIGCONT);
+        }
+    }
+
     /// From here on its pid is a command's, or nobody's.
     fn take_spare(&mut self, table: &ProcessTable) -> Option<Spare> {
         table.hide(0);

@@ -119,7 +119,10 @@ impl Limits {
         if let Ok(processes) = table.scan(Detail::Times) {
             let usage = Usage::of(&processes);
             if let Some(throttle) = &mut self.throttle {
-                throttle.sample(&processes, usage.user_us + usage.system_us, now);
+                if throttle.sample(&processes, usage.user_us + usage.system_us, now) {
+                    // No scan shows it, so nothing else would wake it, and the next command would stand still.
+                    commands.wake_spare();
+                }
             }
             let limit_kib = self.watch.memory_bytes / 1024;
             if limit_kib > 0 && usage.rss_kib > limit_kib {

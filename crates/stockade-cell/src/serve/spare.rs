@@ -16,8 +16,8 @@ use crate::wire::message::{Start, start};
 const MAX_REQUEST: usize = 32 * 1024;
 /// Standard input, output, error, and the status pipe.
 const DESCRIPTORS: usize = 4;
-/// Exit code when there was nothing to start; nobody sees it.
-const UNUSED: libc::c_int = 0;
+/// Exit code when there was nothing to start. A START may have been sent meanwhile: its command has not succeeded.
+const UNUSED: libc::c_int = 127;
 
 /// The waiting process; dropped, it ends.
 #[derive(Debug)]
@@ -81,10 +81,11 @@ impl Spare {
 
 /// In the new process: get ready, wait, become the command.
 fn wait(confinement: &Confinement, resolver: &Resolver, socket: &OwnedFd) -> ! {
-    // What fails here fails again in a process of the command's own, which reports it.
-    if keep_only(confinement, resolver, socket).is_err() || prepare(confinement).is_err() {
+    if keep_only(confinement, resolver, socket).is_err() {
         ident::exit_now(UNUSED);
     }
+    // A START may be on its way already: what failed here fails again in `Child::run`, which reports it.
+    let prepared = prepare(confinement).is_ok();
     let mut packet = vec![0; MAX_REQUEST];
     let received = io::receive_with_fds(socket.as_fd(), &mut packet, DESCRIPTORS);
     let Ok((count, fds)) = received else {
@@ -116,7 +117,7 @@ fn wait(confinement: &Confinement, resolver: &Resolver, socket: &OwnedFd) -> ! {
         resolver,
         program: &program,
         status,
-        prepared: true,
+        prepared,
     }
     .run()
 }

@@ -47,20 +47,23 @@ impl Throttle {
         self.stopped = None;
     }
 
-    /// `used_us` is the CPU time of everything so far.
-    pub fn sample(&mut self, processes: &[Process], used_us: u64, now: Instant) {
+    /// `used_us` is the CPU time of everything so far. True when everybody was stopped, the spare too.
+    pub fn sample(&mut self, processes: &[Process], used_us: u64, now: Instant) -> bool {
         let (start, base) = *self.began.get_or_insert((now, used_us));
         if self.stopped.is_some() {
-            return;
+            return false;
         }
         // The time in which this much may be used: microseconds of CPU * 1000 / millicores.
         let fair = used_us.saturating_sub(base).saturating_mul(1000) / self.millicores;
         let fair = Duration::from_micros(fair);
         if fair > self.window.max(now.duration_since(start)) {
             self.stop(processes, start + fair);
-        } else if now.duration_since(start) >= self.window {
+            return true;
+        }
+        if now.duration_since(start) >= self.window {
             self.began = Some((now, used_us));
         }
+        false
     }
 
     fn stop(&mut self, processes: &[Process], until: Instant) {
