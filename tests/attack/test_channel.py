@@ -262,6 +262,58 @@ def test_more_data_than_asked_for_is_bounded() -> None:
     on_loop(dialogue)
 
 
+def test_more_data_than_was_asked_for_is_an_error() -> None:
+    """The length of a read holds the cell too: what is asked for is taken, one byte more is not."""
+
+    async def dialogue(peer: Peer) -> None:
+        for size in (16, 17):
+            task = asyncio.get_running_loop().create_task(_all_of(peer, 16))
+            await asyncio.sleep(0)
+            number = 1 if size == 16 else 2
+            await peer.send(frames.encode(number, frames.Data(bytes(size))))
+            await peer.send(frames.encode(number, frames.End()))
+            if size == 16:
+                assert await task == bytes(16)
+                continue
+            with pytest.raises(ProtocolError):
+                await task
+
+    on_loop(dialogue)
+
+
+async def _all_of(peer: Peer, length: int) -> bytes:
+    return b"".join([chunk async for chunk in file_work.read(peer.channel, b"/f", length=length)])
+
+
+@pytest.mark.parametrize("name", [b"", b".", b"..", b"/etc/passwd", b"../up", b"a/b", b"a\0b"])
+def test_a_name_that_no_directory_holds_is_an_error(name: bytes) -> None:
+    """A caller joins names to a path of its own: one that leads elsewhere does not reach it."""
+
+    async def dialogue(peer: Peer) -> None:
+        entry = frames.Entry(name, 1, 0o644, 0, 0, 0, 0, 1, b"")
+        task = asyncio.get_running_loop().create_task(file_work.listing(peer.channel, b"/"))
+        await asyncio.sleep(0)
+        await peer.send(frames.encode(1, frames.Entries((entry,))))
+        await peer.send(frames.encode(1, frames.End()))
+        with pytest.raises(ProtocolError):
+            await task
+
+    on_loop(dialogue)
+
+
+@pytest.mark.parametrize("number", [4096, 2**31, 2**32 - 1])
+def test_an_errno_that_is_none_ends_the_channel(number: int) -> None:
+    """strerror(3) takes an int: a number beyond it was an exception that nobody saw, and the caller waited for ever."""
+
+    async def dialogue(peer: Peer) -> None:
+        command = command_on(peer)
+        refusal = frames.Error(frames.ERROR_START, number, "clone")
+        await peer.send(frames.encode(command.id, refusal))
+        assert isinstance(await peer.end(), ProtocolError)
+
+    on_loop(dialogue)
+
+
 def test_descriptors_sent_without_end_are_closed() -> None:
     """A cell that passes descriptors with every byte does not fill the host's table."""
 

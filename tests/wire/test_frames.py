@@ -22,6 +22,8 @@ HEADER = frames.HEADER
 def _values(of: codec.Codec) -> st.SearchStrategy[Any]:
     """Return a strategy for the values of one codec."""
     match of:
+        case codec._Errno():
+            return st.integers(0, codec.MAX_ERRNO)
         case codec._Int(layout=layout):
             return _integers(layout)
         case codec.ListOf(item=item):

@@ -21,8 +21,6 @@ MAX_SLOTS = (0x7FFE_0000 - RANGE_BASE) // RANGE_SIZE
 
 #: The cell's id inside: the top of the range, which no image uses.
 CELL_ID = RANGE_SIZE - 1
-#: The payload's id inside, unless the policy makes it 0.
-PAYLOAD_ID = 1000
 #: Each command is marked by one supplementary group of its own; 40,000 are reused in turn.
 TAG_GID = 20_000
 TAG_COUNT = 40_000

@@ -103,6 +103,11 @@ def _unexpected(message: frames.FromCell) -> ProtocolError:
     return ProtocolError(detail=f"{type(message).__name__} in a file's dialogue")
 
 
+def _is_name(name: bytes) -> bool:
+    """Say whether a directory can hold it: a caller that joins it to a path of the host stays below that."""
+    return name not in (b"", b".", b"..") and b"/" not in name and b"\0" not in name
+
+
 async def simple(channel: Channel, path: bytes, request: frames.ToCell) -> None:
     """Do an operation that is answered OK: mkdir, move, remove."""
     async with _Operation(channel, path) as operation:
@@ -134,6 +139,8 @@ async def listing(channel: Channel, path: bytes) -> list[frames.Entry]:
                 return entries
             if not isinstance(message, frames.Entries):
                 raise _unexpected(message)
+            if any(not _is_name(entry.name) for entry in message.entries):
+                raise ProtocolError(detail="a directory's entry with a path for a name")
             entries += message.entries
             if len(entries) > MAX_ENTRIES:
                 raise FileTooLarge(
@@ -153,8 +160,13 @@ async def read(
                 return
             if not isinstance(message, frames.Data):
                 raise _unexpected(message)
+            length -= len(message.data)
+            if length < 0:
+                raise ProtocolError(detail="more data than was asked for")
             yield message.data
             operation.send(frames.Credit(frames.STREAM_FILE, len(message.data)))
+            # A cell that sends without reading would fill our side with what it does not take.
+            await operation.drain()
 
 
 async def write(channel: Channel, path: bytes, data: bytes, *, flags: int, mode: int) -> None:

@@ -188,8 +188,7 @@ class AsyncCommands:
 
     async def list(self) -> list[CommandHandle]:
         """Return the background commands that are still alive."""
-        self._running = {pid: handle for pid, handle in self._running.items() if not handle.ended}
-        return list(self._running.values())
+        return [handle for handle in self._running.values() if not handle.ended]
 
     async def kill(self, pid: int, signal: int = signals.SIGKILL) -> bool:
         """Send a signal to a background command's tree; False when there is none of that `pid`."""
@@ -259,12 +258,19 @@ class AsyncCommands:
         command = await Command.start(live.channel, spec)
         handle = CommandHandle(self._owner, command, argv)
         self._running[command.pid] = handle
+        # Its kept output goes with it, unless the caller holds the handle.
+        command.when_ended(lambda _exited: self._forget(handle))
         try:
             await _feed(command, stdin)
         except BaseException:
             command.cancel()
             raise
         return handle
+
+    def _forget(self, handle: CommandHandle) -> None:
+        # The pid may be a later command's by now.
+        if self._running.get(handle.pid) is handle:
+            del self._running[handle.pid]
 
 
 async def _feed(command: Command, stdin: Input) -> None:

@@ -19,6 +19,9 @@ T = TypeVar("T")
 # hostile count can't make us allocate more than the frame that carried it.
 _MIN_ITEM_BYTES = 1
 
+#: The kernel's own bound (include/linux/err.h). strerror(3) takes an int: a larger number is no errno but an attack.
+MAX_ERRNO = 4095
+
 
 class Reader:
     """Reads values from one received body; raises `ProtocolError` on the first that does not fit."""
@@ -76,6 +79,14 @@ class _Int:
 
     def read(self, reader: Reader) -> int:
         return int(reader.unpack(self.layout))
+
+
+class _Errno(_Int):
+    def read(self, reader: Reader) -> int:
+        number = super().read(reader)
+        if number > MAX_ERRNO:
+            raise ProtocolError(detail=f"errno {number}")
+        return number
 
 
 class _Bool:
@@ -156,6 +167,8 @@ U16 = Annotated[int, _Int(struct.Struct("<H"))]
 U32 = Annotated[int, _Int(struct.Struct("<I"))]
 U64 = Annotated[int, _Int(struct.Struct("<Q"))]
 I32 = Annotated[int, _Int(struct.Struct("<i"))]
+#: A u32 on the wire.
+ErrnoU32 = Annotated[int, _Errno(struct.Struct("<I"))]
 Bool = Annotated[bool, _Bool()]
 Bytes = Annotated[bytes, _BYTES]
 Str = Annotated[str, _Str()]

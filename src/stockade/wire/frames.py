@@ -21,6 +21,7 @@ from stockade.wire.codec import (
     Bool,
     Bytes,
     BytesList,
+    ErrnoU32,
     ListOf,
     Str,
     Strs,
@@ -253,7 +254,7 @@ class Failed:
 
     kind: ClassVar[int] = 129
     step: Str
-    errno: U32
+    errno: ErrnoU32
     detail: Str
 
 
@@ -334,7 +335,7 @@ class Error:
 
     kind: ClassVar[int] = 161
     code: U16
-    errno: U32
+    errno: ErrnoU32
     detail: Str
 
 
